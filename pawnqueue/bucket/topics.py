@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict
 
 from pydantic import ValidationError
 
@@ -31,12 +31,18 @@ EXISTENCE_CACHE_SECONDS = 1.0
 #: How long the check whether a topic still exists is retried: messages wait for it.
 EXISTENCE_CHECK_RETRY_SECONDS = 5.0
 
+#: A topic, and whether it was seen with settings by which its consumers look for packs.
+_Seen: TypeAlias = tuple[str, bool]
+
 
 class TopicOptions(TypedDict, total=False):
     """The settings of one topic, for all its users."""
 
     max_deliveries: int | None
     """After this many deliveries without a settlement a message is buried (10 by default); None: never."""
+    packs: bool | None
+    """Whether many messages that are published at once become packs; None, the default: no, and there never were any.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +149,15 @@ class Topics:
         markers = await for_each(self._registers.head, map(layout.topic_marker, names), at_once=self._at_once)
         return sorted(name for name, marker in zip(names, markers, strict=True) if marker)
 
-    async def exists(self, topic: str) -> bool:
-        """Say whether the topic has a marker: one HEAD."""
+    async def exists(self, topic: str, *, with_packs: bool = False) -> bool:
+        """Say whether the topic has a marker: one HEAD.
+
+        :param with_packs: say whether its consumers look for packs, too: one GET.
+        """
         registers = self._registers.through(self._store.with_budget(EXISTENCE_CHECK_RETRY_SECONDS))
+        if with_packs:
+            found = await TopicMarker(registers, topic).look()
+            return found is not None and found.value.settings.packs is not None
         return await registers.head(layout.topic_marker(topic)) is not None
 
     async def find(self, topic: str) -> Versioned[TopicRecord] | None:
@@ -160,11 +172,11 @@ class KnownTopics:
         self._topics = topics
         self._clock = context.clock
         self._records: dict[str, tuple[TopicRecord, float]] = {}
-        self._seen: dict[str, float] = {}
+        self._seen: dict[_Seen, float] = {}
         self._reads: SharedWork[str, TopicRecord | None] = SharedWork()
         self._creations: SharedWork[str, None] = SharedWork()
-        self._checks: SharedWork[str, bool] = SharedWork()
-        self._check_began: dict[str, float] = {}
+        self._checks: SharedWork[_Seen, bool] = SharedWork()
+        self._check_began: dict[_Seen, float] = {}
         self._changes = 0
 
     async def get(self, topic: str, operation: str) -> TopicRecord:
@@ -194,25 +206,36 @@ class KnownTopics:
 
     async def exists(self, topic: str) -> bool:
         """Say whether the topic still exists: one HEAD, unless that was seen within the last second."""
+        return await self._is_seen((topic, False))
+
+    async def exists_with_packs(self, topic: str) -> bool:
+        """Say whether the topic still exists, and its consumers look for packs: one GET, or as :meth:`exists`.
+
+        ⚑ §7: a topic that was deleted and created again may allow none. Nobody would see a pack in it.
+        """
+        return await self._is_seen((topic, True))
+
+    async def _is_seen(self, what: _Seen) -> bool:
         now = self._clock.elapsed()
-        if now - self._seen.get(topic, -math.inf) < EXISTENCE_CACHE_SECONDS:
+        if now - self._seen.get(what, -math.inf) < EXISTENCE_CACHE_SECONDS:
             return True
-        may_be_old = self._checks.is_running(topic) and now - self._check_began[topic] < EXISTENCE_CACHE_SECONDS
+        may_be_old = self._checks.is_running(what) and now - self._check_began[what] < EXISTENCE_CACHE_SECONDS
         if not may_be_old:
-            self._checks.stop_sharing(topic)
-            self._check_began[topic] = now
-        exists = await self._checks.do(topic, lambda: self._check(topic))
+            self._checks.stop_sharing(what)
+            self._check_began[what] = now
+        is_seen = await self._checks.do(what, lambda: self._check(what))
         # A check that began before this call may have come before the topic was created again.
-        return exists or (may_be_old and await self._checks.do(topic, lambda: self._check(topic)))
+        return is_seen or (may_be_old and await self._checks.do(what, lambda: self._check(what)))
 
     def forget(self, topic: str) -> None:
         """Forget what was cached of the topic, and do not cache what is being read at the moment."""
         self._changes += 1
         self._records.pop(topic, None)
-        self._seen.pop(topic, None)
         self._reads.stop_sharing(topic)
         self._creations.stop_sharing(topic)
-        self._checks.stop_sharing(topic)
+        for with_packs in (False, True):
+            self._seen.pop((topic, with_packs), None)
+            self._checks.stop_sharing((topic, with_packs))
 
     async def _read(self, topic: str) -> TopicRecord | None:
         began, changes = self._clock.elapsed(), self._changes
@@ -226,19 +249,22 @@ class KnownTopics:
         began, changes = self._clock.elapsed(), self._changes
         self._remember(topic, await self._topics.create(topic, {}), began, changes)
 
-    async def _check(self, topic: str) -> bool:
+    async def _check(self, what: _Seen) -> bool:
+        topic, with_packs = what
         began, changes = self._clock.elapsed(), self._changes
-        if not await self._topics.exists(topic):
+        if not await self._topics.exists(topic, with_packs=with_packs):
             self.forget(topic)
             return False
         if changes == self._changes:
-            self._seen[topic] = began
+            self._seen[what] = began
         return True
 
     def _remember(self, topic: str, record: TopicRecord, began: float, changes: int) -> None:
         if changes == self._changes:  # else it may have been read before the change
             self._records[topic] = (record, began)
-            self._seen[topic] = began
+            self._seen[topic, False] = began
+            if record.settings.packs is not None:
+                self._seen[topic, True] = began
 
 
 def _merge_settings(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> TopicSettings:
@@ -246,6 +272,7 @@ def _merge_settings(topic: str, before: TopicSettings, changes: Mapping[str, Any
     if unknown:
         known = ", ".join(TopicSettings.model_fields)
         raise ConfigError(f"Topics have no setting {unknown[0]!r}, only {known}.", topic=topic)
+    _check_packs(topic, before, changes)
     try:
         return TopicSettings.model_validate({**before.model_dump(), **changes})
     except ValidationError as problem:
@@ -255,6 +282,18 @@ def _merge_settings(topic: str, before: TopicSettings, changes: Mapping[str, Any
         if name == "max_deliveries":
             advice = f"pass a whole number from 1, or None for never, not {shown(changes[name])}."
         raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {advice}", topic=topic) from None
+
+
+def _check_packs(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> None:
+    packs = changes.get("packs")
+    if packs is not None and not isinstance(packs, bool):
+        advice = f"pass True, False or None, not {shown(packs)}."
+    elif "packs" in changes and packs is None and before.packs is not None:
+        # ⚑ §1: by None, consumers would not list packs any more.
+        advice = "it has or had packs, so it cannot be None again. Pass False, and no new ones are made."
+    else:
+        return
+    raise ConfigError(f"Setting packs of topic {topic!r} is wrong: {advice}", topic=topic)
 
 
 def topic_not_found_error(topic: str, operation: str) -> TopicNotFoundError:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Collection
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -50,6 +51,12 @@ class TopicRecord(Record):
     name: str = Field(alias="topic")
     created_at: str = ""
     settings: TopicSettings = TopicSettings()
+
+    def _as_json(self, *, but: Collection[str] = ()) -> dict[str, Any]:
+        data = super()._as_json(but=but)
+        if self.settings.packs is None:  # as earlier versions write it
+            data["settings"].pop("packs", None)
+        return data
 
 
 class SweptRecord(Record):

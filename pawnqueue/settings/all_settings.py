@@ -13,6 +13,7 @@ from pawnqueue.settings.sections import (
     ClaimsSettings,
     ConcurrencySettings,
     LimitsSettings,
+    PacksSettings,
     PollingSettings,
     RegistrySettings,
     RetrySettings,
@@ -52,6 +53,7 @@ class Settings(Section):
     claims: ClaimsSettings = ClaimsSettings()
     retry: RetrySettings = RetrySettings()
     limits: LimitsSettings = LimitsSettings()
+    packs: PacksSettings = PacksSettings()
 
     @property
     def store(self) -> S3Settings:
@@ -70,6 +72,7 @@ class Settings(Section):
             claims: ClaimsSettings | Mapping[str, object] | None = None,
             retry: RetrySettings | Mapping[str, object] | None = None,
             limits: LimitsSettings | Mapping[str, object] | None = None,
+            packs: PacksSettings | Mapping[str, object] | None = None,
         ) -> None: ...
 
     @classmethod

@@ -22,10 +22,14 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from pawnqueue.domain.bounds import MOST_PAYLOAD_DEPTH
+from pawnqueue.domain.numbers import MAX_PACK_MESSAGES
 
 _MAX_SHOWN_VALUE_CHARACTERS: Final = 40
 _MAX_SHOWN_NUMBER: Final = 10**18
 _MAX_PREFIX_BYTES: Final = 512  # of the 1,024 bytes of a key
+
+#: Of a pack's lines, before the last one: half of what a pack may have.
+MAX_PACK_LINES_BYTES: Final = 32 * 1024**2
 
 _MASK: Final = str(SecretStr("any"))
 _SWITCH_WORDS: Final = dict.fromkeys(("true", "1", "yes", "on"), True) | dict.fromkeys(
@@ -125,6 +129,8 @@ Milliseconds = Annotated[_Int, number("a whole number of milliseconds", 0, 3_600
 Count = Annotated[_Int, number("a whole number", 1, 1_000_000)]
 Repeats = Annotated[_Int, number("a whole number", 0, 1000)]
 Bytes = Annotated[_Int, number("a whole number of bytes", 1, 5 * 1024**3, ", the most that one PUT carries")]
+PackMessages = Annotated[_Int, number("a whole number", 1, MAX_PACK_MESSAGES)]
+PackBytes = Annotated[_Int, number("a whole number of bytes", 1, MAX_PACK_LINES_BYTES)]
 Depth = Annotated[_Int, number("a whole number", 1, MOST_PAYLOAD_DEPTH)]
 Switch = Annotated[
     bool,

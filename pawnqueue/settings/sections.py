@@ -156,3 +156,15 @@ class LimitsSettings(Section, title="limits"):
 
     max_payload_bytes: kind.Bytes = Field(5 * 1024**2, description="Size of a payload as canonical JSON.")
     max_payload_depth: kind.Depth = Field(64, description="How deeply objects and lists may be nested.")
+
+
+class PacksSettings(Section, title="packs"):
+    """When many messages become packs, objects with many messages, and how large these are."""
+
+    messages: kind.PackMessages = Field(1000, description="How many messages one pack has at most.")
+    bytes: kind.PackBytes = Field(
+        4 * 1024**2, description="A pack ends with the message that takes its lines past this, before compression."
+    )
+    min_messages: kind.Count = Field(
+        100, description="From how many messages on one call of publish makes packs, where the topic allows them."
+    )

@@ -17,14 +17,18 @@ _ALIASES: Final = {
     "visibility_timeout": "polling.visibility_timeout_seconds",
     "batch_size": "polling.max_messages_per_poll",
 }
+#: A section whose fields say too little without its name: they have no short names.
+_WITHOUT_SHORT_NAMES: Final = "packs."
 
 
 @cache
 def names_of_settings() -> Mapping[str, str]:
-    """Return the dotted path of every setting, by each of its names: alone and with its sections."""
+    """Return the dotted path of every setting, by each of its names: with its sections, and mostly alone."""
     paths = [Settings.dotted_path(path) for path in Settings.fields_below()]
     names: dict[str, str] = {}
     for path in paths:
+        if path.startswith(_WITHOUT_SHORT_NAMES):
+            continue
         names.setdefault(path.rpartition(".")[2], path)
     return names | {path: path for path in paths} | _ALIASES
 

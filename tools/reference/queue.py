@@ -7,6 +7,7 @@ from typing import Any
 
 import pawnqueue
 from pawnqueue import PawnQueue, SyncPawnQueue
+from pawnqueue.bucket.topics import TopicOptions
 from tools.reference.words import capital, code, default, errors_of, fields_of, first, parameters, table, told
 
 HEAD = """# The queue
@@ -83,7 +84,9 @@ def _call(kind: type, name: str) -> str:
     awaited = "await " if inspect.iscoroutinefunction(function) or name == "open" else ""
     owner = kind.__name__ if isinstance(subject, (staticmethod, classmethod)) else "queue"
     text = f"\n### {name}\n\n`{awaited}{owner}.{name}({_arguments(function)})`\n\n{doc.text}\n"
-    rows = [[code(_shown(each)), default(each), _said(each, doc.params)] for each in parameters(function)]
+    rows = [
+        [code(name), default(each), _said(name, doc.params)] for each in parameters(function) for name in _shown(each)
+    ]
     if rows:
         text += "\n" + table("argument | default | meaning", rows)
     notes = [f"- returns {said}\n" for _, said in doc.fields.get("returns", [])] + errors_of(doc)
@@ -93,24 +96,28 @@ def _call(kind: type, name: str) -> str:
 def _arguments(function: Any) -> str:  # noqa: ANN401 - whatever can be called
     words, by_name = [], False
     for each in parameters(function):
-        named = each.kind is inspect.Parameter.KEYWORD_ONLY or _shown(each) == "max_deliveries"
+        is_options = _is_topic_options(each)
+        named = each.kind is inspect.Parameter.KEYWORD_ONLY or is_options
         if named and not by_name:
             words.append("*")
             by_name = True
         shown = "" if each.default is inspect.Parameter.empty else f"={default(each).strip('`')}"
-        shown = "=..." if _shown(each) == "max_deliveries" else shown
-        words.append(f"{_shown(each)}{shown}")
+        words += [f"{name}{'=...' if is_options else shown}" for name in _shown(each)]
     return ", ".join(words)
 
 
-def _shown(parameter: inspect.Parameter) -> str:
-    if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-        return "max_deliveries" if parameter.name == "settings" else f"**{parameter.name}"
-    return parameter.name
+def _is_topic_options(parameter: inspect.Parameter) -> bool:
+    return parameter.kind is inspect.Parameter.VAR_KEYWORD and parameter.name == "settings"
 
 
-def _said(parameter: inspect.Parameter, params: dict[str, str]) -> str:
-    name = _shown(parameter).lstrip("*")
+def _shown(parameter: inspect.Parameter) -> list[str]:
+    if _is_topic_options(parameter):
+        return list(TopicOptions.__annotations__)
+    return [f"**{parameter.name}" if parameter.kind is inspect.Parameter.VAR_KEYWORD else parameter.name]
+
+
+def _said(shown: str, params: dict[str, str]) -> str:
+    name = shown.lstrip("*")
     return capital(params.get(name) or OBVIOUS.get(name, ""))
 
 

@@ -165,6 +165,34 @@ async def test_no_topic_has_such_a_name(queue: PawnQueue, name: str | None) -> N
 # --- update ---
 
 
+async def test_packs_are_allowed_by_whoever_creates_the_topic(queue: PawnQueue, store: ScriptedStore) -> None:
+    """A topic allows no packs unless it says so, and the marker of a topic that never did is as it always was."""
+    assert (await queue.create_topic("orders")).settings.packs is None
+    assert (await store.json(MARKER))["settings"] == {"max_deliveries": 10}
+    assert (await queue.create_topic("many", packs=True)).settings.packs is True
+    assert (await store.json("many/.topic"))["settings"] == {"max_deliveries": 10, "packs": True}
+    with pytest.raises(TopicExistsError, match="packs=True: use update_topic"):
+        await queue.create_topic("many", packs=False)
+
+
+async def test_a_topic_that_had_packs_never_forgets_it(queue: PawnQueue) -> None:
+    """Packs may be allowed and forbidden again, but not forgotten: consumers would not find those that there are."""
+    await queue.create_topic("orders")
+    assert (await queue.update_topic("orders", packs=None)).settings.packs is None
+    for packs in (True, False, True):
+        assert (await queue.update_topic("orders", packs=packs)).settings.packs is packs
+        with pytest.raises(ConfigError, match="Pass False"):
+            await queue.update_topic("orders", packs=None)
+    assert (await queue.update_topic("orders", max_deliveries=3)).settings.packs is True
+
+
+@pytest.mark.parametrize("packs", ["yes", 1, 0, "auto", [True]], ids=repr)
+async def test_packs_are_allowed_by_a_flag(queue: PawnQueue, packs: object) -> None:
+    """Anything else is refused by its name."""
+    with pytest.raises(ConfigError, match="packs of topic 'orders' is wrong: pass True, False or None"):
+        await queue.create_topic("orders", packs=packs)  # type: ignore[typeddict-item]
+
+
 async def test_an_update_keeps_what_others_changed(store: ScriptedStore) -> None:
     """A change of another process between our look and our write is kept, and so are fields nobody here knows."""
     queue = await PawnQueue.open(store=store)

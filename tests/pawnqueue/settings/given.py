@@ -60,6 +60,9 @@ OTHER: dict[str, object] = {
     "retry.max_delay_seconds": 5.5,
     "limits.max_payload_bytes": 1024,
     "limits.max_payload_depth": 65,
+    "packs.messages": 4096,
+    "packs.bytes": 33_554_432,
+    "packs.min_messages": 2,
 }
 
 #: What a setting needs beside it.
