@@ -35,7 +35,7 @@ from pawnqueue.errors import (
 from pawnqueue.maintenance import OpenClaim, SweepReport
 from pawnqueue.maintenance.redrive import RedriveResult
 from pawnqueue.maintenance.removal import Removed
-from pawnqueue.publish.publisher import NewMessage
+from pawnqueue.publish.new_messages import NewMessage
 from pawnqueue.publish.staging import Staged
 from pawnqueue.publish.write_outcome import Written
 from pawnqueue.queue import PawnQueue

@@ -11,7 +11,8 @@ from pawnqueue.claims import Claim, ClaimReference, Message
 from pawnqueue.claims.claim import AllOfPack, Meant, OneMessage
 from pawnqueue.domain import layout
 from pawnqueue.errors import InvalidArgumentError, LeaseLostError
-from pawnqueue.publish.publisher import NewMessage
+from pawnqueue.publish.new_messages import Checked, NewMessage
+from pawnqueue.publish.packing import PackChoice
 
 if TYPE_CHECKING:
     from pawnqueue.claims.held import HeldClaim
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 
 #: A claim that was handed over: by its reference, or by the dict that its ``to_dict`` made.
 Reference: TypeAlias = ClaimReference | Mapping[str, Any]
-#: What to publish: JSON objects, alone or with headers of their own.
-Payloads: TypeAlias = Iterable[Mapping[str, Any] | NewMessage]
+#: What to publish: JSON objects, alone or with headers of their own. Those of a synchronous caller are checked already.
+Payloads: TypeAlias = Iterable[Mapping[str, Any] | NewMessage | Checked]
 #: What is called when a claim is lost.
 OnLost: TypeAlias = Callable[[LeaseLostError], Awaitable[None] | None]
 #: Which messages of a claim: one or many, each as the message itself or by its id.
@@ -93,6 +94,15 @@ def checked_flags(operation: str, **flags: object) -> None:
     """Refuse arguments that are neither True nor False, by their names."""
     for name, value in flags.items():
         checked_flag(value, name, operation)
+
+
+def checked_pack(value: object) -> PackChoice:
+    """Return whether a call of publish makes packs."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value == "auto":
+        return "auto"
+    raise InvalidArgumentError(f'pack is "auto", True or False, not {shown(value)}.', operation="publish")
 
 
 def checked_callback(value: object, name: str, what: str, operation: str) -> None:

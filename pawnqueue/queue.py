@@ -24,6 +24,7 @@ from pawnqueue.arguments import (
     checked_flags,
     checked_ids,
     checked_owners,
+    checked_pack,
     checked_seconds,
     chosen,
 )
@@ -43,7 +44,9 @@ from pawnqueue.maintenance import AskOwner, SweepReport, ask_by_record, finish, 
 from pawnqueue.maintenance.redrive import RedriveResult, redrive
 from pawnqueue.maintenance.removal import Removed
 from pawnqueue.publish import staging, writes
-from pawnqueue.publish.publisher import Publisher, checked_messages
+from pawnqueue.publish.new_messages import checked_messages
+from pawnqueue.publish.packing import PackChoice, chosen_packs
+from pawnqueue.publish.publisher import Publisher
 from pawnqueue.publish.staging import Staged
 from pawnqueue.publish.write_outcome import Written
 from pawnqueue.reads.counting import Backlog, Stats, backlog, stats
@@ -167,6 +170,9 @@ class PawnQueue(ForAsyncWith):
 
         :param max_deliveries: a message is buried when it was delivered this often and not settled (default 10); None:
             never.
+        :param packs: whether many messages that are published at once become packs (default None: no). True makes
+            publishing and consuming many messages much cheaper. The pawn-queue library and versions of this one that
+            know no packs do not see them.
         :raises InvalidTopicError: it is not a valid topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
         """
@@ -180,6 +186,8 @@ class PawnQueue(ForAsyncWith):
         one within a minute.
 
         :param max_deliveries: as :meth:`create_topic` takes it. What is not named stays as it is.
+        :param packs: as :meth:`create_topic` takes it. False: no new ones; consumers still find
+            the old ones. It can never be None again. All processes follow within a minute.
         """
         self._life.check_open()
         return Topic.of(await self._known_topics.update(topic, settings))
@@ -255,7 +263,7 @@ class PawnQueue(ForAsyncWith):
 
     # --- publishing ---
 
-    async def publish(
+    async def publish(  # noqa: PLR0913 - all but the first two have a default
         self,
         topic: str,
         payloads: Payloads,
@@ -263,6 +271,7 @@ class PawnQueue(ForAsyncWith):
         producer: str | None = None,
         headers: Mapping[str, str] | None = None,
         create: bool = False,
+        pack: PackChoice = "auto",
     ) -> list[str]:
         """Publish messages, and return their ids in order.
 
@@ -271,6 +280,9 @@ class PawnQueue(ForAsyncWith):
         :param producer: the publisher's name. Its id is in each message.
         :param headers: text to text, the same for all of them.
         :param create: create the topic if it does not exist.
+        :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs
+            (:meth:`create_topic`) and there are at least ``packs.min_messages`` of them. True: always. False: never.
+        :raises InvalidArgumentError: ``pack=True`` for a topic that does not allow packs. Nothing was published.
         :raises TopicNotFoundError: the topic does not exist, or was deleted. Nothing was published.
         :raises InvalidPayloadError: one of the payloads is not a JSON object. Nothing was published.
         :raises PublishError: some were not published, or it could not be found out. It says which.
@@ -278,16 +290,22 @@ class PawnQueue(ForAsyncWith):
         self._life.check_open()
         layout.checked_topic(topic)
         checked_flag(create, "create", "publish")
+        choice = checked_pack(pack)
         checked = checked_messages(payloads, headers, self._context.settings.limits, topic)
         if create:
             await self._known_topics.create(topic)
-        await self._topic(topic, "publish")
+        allowed = (await self._topic(topic, "publish")).settings
+        packs = chosen_packs(choice, len(checked), topic, allowed, self._context.settings.packs)
         if not checked:
             return []
         producer_id = await self._producer_id(producer)
         try:
             return await self._publisher.publish(
-                topic, checked, producer_id=producer_id, topic_exists=self._known_topics.exists
+                topic,
+                checked,
+                producer_id=producer_id,
+                packs=packs,
+                topic_exists=self._known_topics.exists if packs is None else self._known_topics.exists_with_packs,
             )
         finally:
             self._claims.look_again(topic, len(checked))

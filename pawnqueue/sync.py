@@ -15,12 +15,12 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
-from pawnqueue.arguments import checked_callback, checked_flag
+from pawnqueue.arguments import checked_callback, checked_flag, checked_pack
 from pawnqueue.claims import Claim, Message
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.domain import layout
 from pawnqueue.errors import PawnQueueError, QueueClosedError
-from pawnqueue.publish.publisher import NewMessage, checked_messages
+from pawnqueue.publish.new_messages import checked_messages
 from pawnqueue.queue import PawnQueue
 from pawnqueue.runtime.lifetime import CLOSE_SECONDS
 from pawnqueue.runtime.private_loop import CALLED_FROM_OWN_THREAD, PrivateLoop
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pawnqueue.bucket.opening import Sections
     from pawnqueue.claims import KeepAlive
     from pawnqueue.events import Listener
+    from pawnqueue.publish.packing import PackChoice
     from pawnqueue.runtime.clock import Clock
     from pawnqueue.settings import Settings
     from pawnqueue.stores.credentials import Session
@@ -168,13 +169,14 @@ class SyncPawnQueue(SyncCalls):
         return list(given)
 
     def _copied(
-        self, topic: str, payloads: Payloads, headers: Mapping[str, str] | None, *, create: bool
-    ) -> list[NewMessage]:
-        """Return copies of the payloads, each made when the iteration yields it, in the caller's thread."""
+        self, topic: str, payloads: Payloads, headers: Mapping[str, str] | None, *, create: bool, pack: PackChoice
+    ) -> Payloads:
+        """Return the payloads as they were when the iteration yielded them, in the caller's thread."""
         limits = self._opened().settings.limits
         layout.checked_topic(topic)
         checked_flag(create, "create", "publish")
-        return [NewMessage(each.payload, each.headers) for each in checked_messages(payloads, headers, limits, topic)]
+        checked_pack(pack)
+        return checked_messages(payloads, headers, limits, topic)
 
     @contextmanager
     def _kept_alive(

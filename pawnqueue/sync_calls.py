@@ -22,7 +22,7 @@ from pawnqueue.claims.claim_reads import LastClaim
 from pawnqueue.maintenance import AskOwner, SweepReport
 from pawnqueue.maintenance.redrive import RedriveResult
 from pawnqueue.maintenance.removal import Removed
-from pawnqueue.publish.publisher import NewMessage
+from pawnqueue.publish.packing import PackChoice
 from pawnqueue.publish.staging import Staged
 from pawnqueue.publish.write_outcome import Written
 from pawnqueue.queue import PawnQueue
@@ -54,8 +54,8 @@ class SyncCalls(ABC):
 
     @abstractmethod
     def _copied(
-        self, topic: str, payloads: Payloads, headers: Mapping[str, str] | None, *, create: bool
-    ) -> list[NewMessage]:
+        self, topic: str, payloads: Payloads, headers: Mapping[str, str] | None, *, create: bool, pack: PackChoice
+    ) -> Payloads:
         """Check and copy payloads in the thread of the caller."""
 
     @abstractmethod
@@ -77,6 +77,9 @@ class SyncCalls(ABC):
 
         :param max_deliveries: a message is buried when it was delivered this often and not settled (default 10); None:
             never.
+        :param packs: whether many messages that are published at once become packs (default None: no). True makes
+            publishing and consuming many messages much cheaper. The pawn-queue library and versions of this one that
+            know no packs do not see them.
         :raises InvalidTopicError: it is not a valid topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
         """
@@ -89,6 +92,8 @@ class SyncCalls(ABC):
         one within a minute.
 
         :param max_deliveries: as :meth:`create_topic` takes it. What is not named stays as it is.
+        :param packs: as :meth:`create_topic` takes it. False: no new ones; consumers still find
+            the old ones. It can never be None again. All processes follow within a minute.
         """
         return self.run(lambda queue: queue.update_topic(topic, **settings))
 
@@ -148,6 +153,7 @@ class SyncCalls(ABC):
         producer: str | None = None,
         headers: Mapping[str, str] | None = None,
         create: bool = False,
+        pack: PackChoice = "auto",
     ) -> list[str]:
         """Publish messages, and return their ids in order.
 
@@ -156,12 +162,17 @@ class SyncCalls(ABC):
         :param producer: the publisher's name. Its id is in each message.
         :param headers: text to text, the same for all of them.
         :param create: create the topic if it does not exist.
+        :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs
+            (:meth:`create_topic`) and there are at least ``packs.min_messages`` of them. True: always. False: never.
+        :raises InvalidArgumentError: ``pack=True`` for a topic that does not allow packs. Nothing was published.
         :raises TopicNotFoundError: the topic does not exist, or was deleted. Nothing was published.
         :raises InvalidPayloadError: one of the payloads is not a JSON object. Nothing was published.
         :raises PublishError: some were not published, or it could not be found out. It says which.
         """
-        payloads = self._copied(topic, payloads, headers, create=create)
-        return self.run(lambda queue: queue.publish(topic, payloads, producer=producer, headers=headers, create=create))
+        payloads = self._copied(topic, payloads, headers, create=create, pack=pack)
+        return self.run(
+            lambda queue: queue.publish(topic, payloads, producer=producer, headers=headers, create=create, pack=pack)
+        )
 
     def stage(
         self,

@@ -27,7 +27,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from pawnqueue.publish.publisher import NewMessage
 from pawnqueue.queue import PawnQueue
 from pawnqueue.sync_callbacks import SyncKeepAlive
 {imports}
@@ -49,8 +48,8 @@ class SyncCalls(ABC):
 
     @abstractmethod
     def _copied(
-        self, topic: str, payloads: Payloads, headers: Mapping[str, str] | None, *, create: bool
-    ) -> list[NewMessage]:
+        self, topic: str, payloads: Payloads, headers: Mapping[str, str] | None, *, create: bool, pack: PackChoice
+    ) -> Payloads:
         """Check and copy payloads in the thread of the caller."""
 
     @abstractmethod
@@ -84,7 +83,7 @@ def _twin(call: ast.FunctionDef | ast.AsyncFunctionDef, source: str) -> str:
     start = "" if returned == "None" else "return "
     last = f"{start}self.run(lambda queue: queue.{call.name}({', '.join(given)}))"
     if call.name == "publish":
-        lines = ["payloads = self._copied(topic, payloads, headers, create=create)"]
+        lines = ["payloads = self._copied(topic, payloads, headers, create=create, pack=pack)"]
     elif call.name == "keep_alive":
         returned, last = "AbstractContextManager[SyncKeepAlive]", f"return self._kept_alive({', '.join(given)})"
     doc = ast.get_source_segment(source, call.body[0])

@@ -15,7 +15,7 @@ from pawnqueue.domain.write_record import TICKS_PER_SECOND, WriteRecord
 from pawnqueue.errors import PawnQueueError, PublishError, StoreError, TopicNotFoundError, WriteBusyError
 from pawnqueue.events import RowsLost, WriteDone, WriteDropped, logger_of
 from pawnqueue.publish import staging, write_traces
-from pawnqueue.publish.publisher import Sent, has_landed, send, topic_may_exist
+from pawnqueue.publish.sending import Sent, has_landed, send, topic_may_exist
 from pawnqueue.publish.write_outcome import describe_ranges, merge_ranges
 from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.write_records import HOLD_SECONDS
@@ -274,7 +274,10 @@ class DecidedWrite:
 
         if each.envelope is None:
             return Sent(landed=True)  # its row is gone: it is noted as lost
-        return await send(self._context, self._topic, each.name, each.envelope, self._is_trusted, is_sent)
+        body = each.envelope.encode()
+        return await send(
+            self._context, self._topic, each.name, each.id, body, may_send=self._is_trusted, is_sent=is_sent
+        )
 
     def _is_trusted(self) -> bool:
         """⚑ §7: a process that may have been taken over sends nothing: it might land after the message's ack."""

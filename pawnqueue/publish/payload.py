@@ -9,6 +9,7 @@ from typing import Any
 
 from pawnqueue.domain.record import canonical
 from pawnqueue.errors import InvalidPayloadError
+from pawnqueue.publish.plain_json import plain_json
 from pawnqueue.settings import LimitsSettings
 
 #: Python neither reads nor writes numbers of more than 4,300 digits.
@@ -19,28 +20,29 @@ MAX_HEADER_BYTES = 32 * 1024
 MAX_PLACE_CHARACTERS = 160
 
 
-def checked_payload(payload: object, limits: LimitsSettings, topic: str, position: int) -> dict[str, Any]:
-    """Return a copy of the payload, or raise an error that names the wrong place in it.
+def checked_payload(payload: object, limits: LimitsSettings, topic: str, position: int) -> bytes:
+    """Return the payload as canonical JSON, or raise an error that names the wrong place in it.
 
-    It is a copy because the caller may change the payload before it is sent: a generator may yield one dict repeatedly.
+    The caller may change the payload before it is sent: a generator may yield one dict repeatedly.
     """
     where = f"payloads[{position}]"
     if not isinstance(payload, dict):
         raise _payload_error(topic, where, f"is {_describe_type(payload)}", "a payload is a JSON object: pass a dict")
-    try:
-        own = _copied_object(payload, 1, limits.max_payload_depth)
-    except _Wrong as wrong:
-        raise _payload_error(topic, wrong.place(where), wrong.what, wrong.remedy) from None
-    size = len(canonical(own))
-    if size > limits.max_payload_bytes:
+    body = plain_json(payload, limits.max_payload_depth)
+    if body is None:
+        try:
+            body = canonical(_copied_object(payload, 1, limits.max_payload_depth))
+        except _Wrong as wrong:
+            raise _payload_error(topic, wrong.place(where), wrong.what, wrong.remedy) from None
+    if len(body) > limits.max_payload_bytes:
         most = limits.max_payload_bytes
         raise _payload_error(
             topic,
             where,
-            f"has {size:,} bytes of JSON",
+            f"has {len(body):,} bytes of JSON",
             f"limits.max_payload_bytes is {most:,}: store it and send its key",
         )
-    return own
+    return body
 
 
 def checked_headers(headers: object, topic: str, position: int | None = None) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pawnqueue.domain import layout
 from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.object_sizes import STAGED_OBJECT_BYTES, max_staged_bytes
+from pawnqueue.domain.pack import entry_line
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.write_record import StagedObject
 from pawnqueue.errors import CompatibilityError, InvalidArgumentError, ObjectTooLargeError, PawnQueueError, StoreError
@@ -18,7 +19,7 @@ from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.publish.publisher import Checked
+    from pawnqueue.publish.new_messages import Checked
 
 logger = logger_of("publish")
 
@@ -78,14 +79,15 @@ def _bodies(before: Staged, messages: Sequence[Checked], producer_id: str) -> It
     lines: list[bytes] = []
     size = 0
     for position, message in enumerate(messages, len(before)):
-        envelope = Envelope(
+        line = entry_line(
             id=layout.written_id(before.topic, before.write_id, before.part, position),
             topic=before.topic,
             producer_id=producer_id,
-            payload=message.payload,
+            created_at="",  # the commit decides it
+            payload_json=message.payload,
             headers=message.headers,
         )
-        lines.append(envelope.encode() + b"\n")
+        lines.append(line + b"\n")
         size += len(lines[-1])
         if size >= STAGED_OBJECT_BYTES:
             yield b"".join(lines), len(lines)

@@ -22,7 +22,7 @@ from pawnqueue.errors import InvalidArgumentError, StoreError
 from pawnqueue.events import WriteDecided, logger_of
 from pawnqueue.publish import decided_writes, staging
 from pawnqueue.publish.decided_writes import DecidedWrite, TopicExists
-from pawnqueue.publish.publisher import topic_may_exist
+from pawnqueue.publish.sending import topic_may_exist
 from pawnqueue.publish.write_outcome import Written, check_same_rows, dropped_error, incomplete_error, missing_error
 from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.write_records import HOLD_SECONDS

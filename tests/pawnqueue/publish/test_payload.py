@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pawnqueue import InvalidPayloadError, InvalidTopicError
+from pawnqueue.domain.record import canonical
 from pawnqueue.publish.payload import checked_payload
 from pawnqueue.settings import LimitsSettings
 from tests.pawnqueue.virtual import TOPIC, Process, World
@@ -270,15 +271,5 @@ json_values = st.recursive(
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
 def test_every_json_object_is_a_payload(payload: dict[str, Any]) -> None:
-    """Whatever JSON can carry is accepted as it is, and copied down to its leaves."""
-    copied = checked_payload(payload, LimitsSettings(), TOPIC, 0)
-    assert json.dumps(copied) == json.dumps(payload)
-    assert not containers(copied) & containers(payload)
-
-
-def containers(value: object) -> set[int]:
-    """Every dict and list in it, by identity."""
-    if not isinstance(value, dict | list):
-        return set()
-    inner = value.values() if isinstance(value, dict) else value
-    return {id(value)}.union(*map(containers, inner))
+    """Whatever JSON can carry is accepted, and written in the bucket's one form."""
+    assert checked_payload(payload, LimitsSettings(), TOPIC, 0) == canonical(payload)
