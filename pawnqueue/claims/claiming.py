@@ -250,6 +250,10 @@ class Attempt:
             for each in pool
             if each.unit.is_pack
         ]
+        for candidate in sized:
+            if not candidate.of:
+                # ⚑ §5.6: another pack under this uuid has the lease. That one is tried for the next time.
+                self._finder.set_aside.put(candidate.unit.name, "its lease is another pack's", quiet=True)
         return [candidate for candidate in sized if candidate.of], others
 
     async def _win(self, picks: Picks) -> Won:
@@ -378,7 +382,7 @@ class Attempt:
         errands, errand = self._finder.background, f"what claim {request.stem} found bad in {request.topic.name}"
         if bodies.decisions:
             # In the background: a burial that the store refuses does not delay the good messages for long.
-            errands.run(errand, lambda: _carried_out(context, claim))
+            errands.run(errand, lambda: self._carry_out(claim))
             await errands.done(errand, BACKGROUND_WAIT_SECONDS)
         if not claim:
             return NoClaim.BAD
@@ -386,6 +390,11 @@ class Attempt:
             await self._give_back()
             return NoClaim.BAD
         return claim
+
+    async def _carry_out(self, claim: HeldClaim) -> None:
+        await settling.carry_out_decided(self._context, claim)
+        if claim.record.leaves_rest:
+            self._finder.mark_stale()
 
     async def _leave_to_rivals(self, claim: HeldClaim) -> None:
         """Give back what another live claim's record names: it is that claim's."""
@@ -566,7 +575,3 @@ def make_empty_claim(context: Context, request: ClaimRequest) -> HeldClaim:
         state="closed",
     )
     return make_claim(context, request, Versioned(record, Version("")), Bodies(), versions={}, deadline=0.0)
-
-
-async def _carried_out(context: Context, claim: HeldClaim) -> None:
-    await settling.carry_out_decided(context, claim)

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, cast
 
 from pawnqueue import MemoryStore, PawnQueue, Settings
 from pawnqueue.catalog import units
-from pawnqueue.domain import layout
+from pawnqueue.domain import layout, pack
 from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.domain.lease import Lease
+from pawnqueue.domain.record import canonical
 from pawnqueue.domain.records import BucketRecord, TopicRecord
+from pawnqueue.domain.times import iso
 from pawnqueue.errors import StoreError
 from pawnqueue.stores.port import Unknown
 from tests.support.clock import VirtualClock
@@ -269,6 +271,26 @@ class World:
             assert parsed is not None
             uuids.append(parsed.id)
         return uuids
+
+    def plant_pack(self, count: int, first: int = 0, *, topic: str = TOPIC) -> str:
+        """Put a pack of numbered payloads there, behind all that is there, and return the id of its unit."""
+        seconds = self.clock.server() + len(self._processes) * 1e-3 + first * 1e-6
+        lines = [
+            pack.entry_line(
+                id=self.clock.uuid(),
+                topic=topic,
+                producer_id="",
+                created_at=iso(seconds),
+                payload_json=canonical(payload),
+                headers={},
+            )
+            for payload in numbered(count, first)
+        ]
+        name = units.pack_name_at(seconds, self.clock.uuid(), count)
+        self.bucket.plant(units.key_of(topic, name), pack.pack_body(lines))
+        planted = units.parse(name)
+        assert planted is not None
+        return planted.id
 
     def alter(self, stem: str, **fields: Any) -> ClaimRecord:
         """Write a claim record anew with these fields."""
