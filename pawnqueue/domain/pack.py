@@ -221,5 +221,5 @@ def entry_line(  # noqa: PLR0913 - an envelope has these fields
 
 def letter_id(pack_uuid: str, number: int) -> str:
     """Return the id under which a message of a pack is buried: the same one at every attempt."""
-    digest = hashlib.sha256(f"{pack_uuid}\x00{number}".encode()).digest()
+    digest = hashlib.sha256(f"pack\x00{pack_uuid}\x00{number}".encode()).digest()
     return str(uuid.UUID(bytes=digest[:16], version=4))
