@@ -14,7 +14,6 @@ from pawnqueue.domain.times import instant
 from pawnqueue.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.packs import PackedMessages
     from pawnqueue.domain.claim_record import ClaimRecord, Decision
     from pawnqueue.domain.envelope import Envelope
     from pawnqueue.domain.pack import PackEntry
@@ -59,6 +58,15 @@ class AllOfPack:
     """All messages of one pack that a claim has."""
 
     unit: str
+
+
+class LazyMessages(Sequence[Message], ABC):
+    """Messages that are made whenever somebody looks at them, and their ids, which are known."""
+
+    @property
+    @abstractmethod
+    def ids(self) -> list[str]:
+        """The ids of all of them."""
 
 
 #: What a caller may name of a claim to have it settled.
@@ -159,7 +167,7 @@ class Claim(ABC):
         self,
         topic: str,
         found: Versioned[ClaimRecord],
-        messages: tuple[Message, ...] | PackedMessages,
+        messages: tuple[Message, ...] | LazyMessages,
         uuids: Mapping[str, str],
         unread: Sequence[str] = (),
     ) -> None:
@@ -215,13 +223,9 @@ class Claim(ABC):
         """
         if self._unread:
             return list(self._unread)
-        packed = self._packed
-        return packed.ids if packed is not None else [message.id for message in self._messages]
-
-    @property
-    def _packed(self) -> PackedMessages | None:
-        """Its messages, if they are those of packs."""
-        return None if isinstance(self._messages, tuple) else self._messages
+        if isinstance(self._messages, LazyMessages):
+            return self._messages.ids
+        return [message.id for message in self._messages]
 
     @abstractmethod
     def has(self, message_id: str) -> bool:

@@ -110,6 +110,11 @@ class HeldClaim(Claim):
         return self._uuids
 
     @property
+    def _packed(self) -> PackedMessages | None:
+        """Its messages, if they are those of packs."""
+        return self._messages if isinstance(self._messages, PackedMessages) else None
+
+    @property
     def each(self) -> Sequence[Meant]:
         """Its messages, each by itself, or a pack at a time; without payloads, the ids under which they are kept."""
         if self._unread:

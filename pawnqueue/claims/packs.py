@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, overload
 
 from pawnqueue.catalog import units
-from pawnqueue.claims.claim import AllOfPack, Message, as_message
+from pawnqueue.claims.claim import AllOfPack, LazyMessages, Message, as_message
 from pawnqueue.domain import layout, numbers, pack, share
 from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.object_sizes import max_message_bytes
@@ -111,7 +111,7 @@ class ClaimedPack:
         ]
 
 
-class PackedMessages(Sequence[Message]):
+class PackedMessages(LazyMessages):
     """The messages of the packs of a claim, in order. It keeps the messages of one pack at a time."""
 
     def __init__(self, packs: Sequence[ClaimedPack]) -> None:
