@@ -114,7 +114,7 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, unit_id: str,
     member = record.members[unit_id]
     uuid = layout.uuid_of(unit_id)
     try:
-        lines = await read_lines(context, topic, unit_id, member)
+        lines = await read_lines(context, topic, member)
     except UnreadableRecordError:
         await _bury_object(context, topic, uuid, _reason(record, unit_id, member.shares[0], dead[0]))
         return False

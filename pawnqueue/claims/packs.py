@@ -28,10 +28,12 @@ def shares_of(unit: Unit, lease: Lease | None) -> list[Share]:
 
     ⚑ §5.6: there are none if the lease is another pack's under the same uuid. What of that one is finished is known
     from this lease alone, so it stays that one's.
+
+    :param lease: of a slice that has no lease of its own, the lease by which its pack was split.
     """
     if lease is None or not lease.key:
-        return share.fresh(unit.count)
-    return list(lease.shares) if lease.key == unit.name else []
+        return share.fresh(unit.numbers)
+    return share.only(lease.shares, unit.numbers) if lease.key == unit.name else []
 
 
 def to_take(unit: Unit, lease: Lease | None, now: float, max_deliveries: int | None) -> int:
@@ -195,7 +197,7 @@ async def read_pack(context: Context, topic: str, unit_id: str, member: Member) 
     found = await context.store.get(key, pack.MAX_STORED_PACK_BYTES)
     if found is None:
         return Decision(how="gone", by="claim")
-    count = layout.count_of(unit_id) or 0
+    count = layout.count_in(member.name)
     try:
         lines = pack.lines_of(found.body, count, key)
     except UnreadableRecordError as problem:
@@ -237,7 +239,7 @@ def _too_large(key: str, number: int, size: int, most: int) -> ObjectTooLargeErr
     )
 
 
-async def read_lines(context: Context, topic: str, unit_id: str, member: Member) -> list[bytes] | None:
+async def read_lines(context: Context, topic: str, member: Member) -> list[bytes] | None:
     """Return the lines of a pack; None: it is gone.
 
     :raises UnreadableRecordError: it is not a pack.
@@ -245,4 +247,4 @@ async def read_lines(context: Context, topic: str, unit_id: str, member: Member)
     """
     key = units.key_of(topic, member.name)
     found = await context.store.get(key, pack.MAX_STORED_PACK_BYTES)
-    return None if found is None else pack.lines_of(found.body, layout.count_of(unit_id) or 0, key)
+    return None if found is None else pack.lines_of(found.body, layout.count_in(member.name), key)

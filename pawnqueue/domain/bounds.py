@@ -52,7 +52,7 @@ Duration: TypeAlias = Annotated[float, Field(ge=0, le=LONGEST_DURATION)]
 MessageName: TypeAlias = Annotated[str, StringConstraints(pattern=rf"^{MESSAGE_NAME.pattern}$")]
 UuidText: TypeAlias = Annotated[str, StringConstraints(pattern=f"^{_UUID}$")]
 #: The id of a unit, see ``identifiers.UnitId``.
-UNIT_ID: Final = rf"{_UUID}(\.0-[1-9][0-9]{{0,3}})?"
+UNIT_ID: Final = rf"{_UUID}(\.(0|[1-9][0-9]{{0,3}})-[1-9][0-9]{{0,3}})?"
 UnitText: TypeAlias = Annotated[str, StringConstraints(pattern=f"^{UNIT_ID}$")]
 #: What a producer or a consumer says of itself: without control characters.
 PlainText: TypeAlias = Annotated[

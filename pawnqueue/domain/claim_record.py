@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from pawnqueue.domain import layout, size_hint
+from pawnqueue.domain import layout, numbers, size_hint
 from pawnqueue.domain.bounds import (
     ByteCount,
     Count,
@@ -156,16 +156,16 @@ class Member(Part):
             return self.model_copy(update={"decided": []}), whole
         return self.model_copy(update={"decided": parts}), Decision(how="mixed", by=parts[0].by)
 
-    def has_parts_of(self, count: int | None) -> bool:
+    def has_parts_of(self, covers: tuple[int, int] | None) -> bool:
         """⚑ Say whether a pack's numbers agree with each other, and another member has none."""
-        if count is None:
+        if covers is None:
             return not (self.shares or self.rest or self.decided)
-        given, decided = self.given, self.decided_numbers
+        given, decided, whole = self.given, self.decided_numbers, numbers.between(*covers)
         return (
             bool(self.shares)
-            and are_disjoint(self.shares, count)
+            and are_disjoint(self.shares, whole)
             and self.rest & given == 0
-            and self.rest.bit_length() <= count
+            and self.rest & whole == self.rest
             and decided & given == decided
             and sum(part.of.bit_count() for part in self.decided) == decided.bit_count()
             and all(part.of for part in self.decided)
@@ -251,7 +251,7 @@ class ClaimRecord(Record):
             layout.parse_claim(key) == (self.claim_id, self.generation)
             and self.settled.keys() <= self.members.keys()
             and all(
-                layout.is_name_of(each.name, unit_id) and each.has_parts_of(layout.count_of(unit_id))
+                layout.is_name_of(each.name, unit_id) and each.has_parts_of(layout.range_of(unit_id))
                 for unit_id, each in self.members.items()
             )
             # A version that knows no packs cannot read this record, and would not see that single messages are taken.

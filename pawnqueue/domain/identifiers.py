@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NewType
 
 #: What a unit's lease is named after: of a single message the uuid in its key, under which its dead letter is kept too;
-#: of a pack ``{uuid}.0-{count}``.
+#: of a pack ``{uuid}.0-{count}``, and of a slice of one ``{uuid}.{number of its first message}-{number behind it}``.
 UnitId = NewType("UnitId", str)
 
 #: The id in a message's envelope, which its consumers see. It stays the same when the message is redriven.

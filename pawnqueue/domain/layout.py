@@ -23,6 +23,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CLAIM_ID = re.compile(r"[A-Za-z0-9_:+-](?:[A-Za-z0-9._:+-]{0,126}[A-Za-z0-9_:+-])?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _UNIT_ID = re.compile(UNIT_ID)
+_PACK_ENDING = re.compile(rf".-(?P<uuid>{_UUID.pattern})\.(?P<count>[1-9][0-9]{{0,3}})\.jsonl\.zst\Z")
 _GENERATION = re.compile(r"0|[1-9][0-9]{0,17}")  # in one spelling: of two, one would name the record of the other
 _SLASHES = (0, 2)  # of a name alone, and of a key: topic, folder, name
 _STAGED = re.compile(r"[0-9]{9}-[0-9a-f]{32}\.[0-9]{6}\.jsonl")
@@ -102,15 +103,30 @@ def pack_unit_id(uuid_: str, count: int) -> UnitId:
     return UnitId(f"{uuid_}.0-{count}")
 
 
-def count_of(unit_id: str) -> int | None:
-    """Return how many messages are in the pack that has this unit id; None: it is not a pack's."""
-    _, dash, count = unit_id.partition(".0-")
-    return int(count) if dash else None
+def slice_id(uuid_: str, begin: int, end: int) -> UnitId:
+    """Return the id of the unit that is a part of a pack: its messages from ``begin`` on, and before ``end``."""
+    return UnitId(f"{uuid_}.{begin}-{end}")
+
+
+def range_of(unit_id: str) -> tuple[int, int] | None:
+    """Return the numbers at which a unit of a pack begins and ends; None: it is a single message."""
+    begin, dash, end = unit_id.partition(".")[2].partition("-")
+    return (int(begin), int(end)) if dash else None
 
 
 def is_of_pack(entry: str) -> bool:
-    """Say whether a pack, or a message of one, is named."""
-    return ".0-" in entry
+    """Say whether a unit of a pack, or a message of one, is named."""
+    return "." in entry
+
+
+def is_whole_pack(name: str, unit_id: str) -> bool:
+    """Say whether a unit is all of the pack of this name, and not a slice of it."""
+    return name.endswith(f"-{uuid_of(unit_id)}.{unit_id.rpartition('-')[2]}.jsonl.zst") and ".0-" in unit_id
+
+
+def count_in(name: str) -> int:
+    """Return how many messages are in the pack of this name."""
+    return int(name.removesuffix(".jsonl.zst").rpartition(".")[2])
 
 
 def uuid_of(unit_id: str) -> str:
@@ -136,9 +152,11 @@ def parse_entry(entry: str) -> tuple[str, int | None]:
 
 def is_name_of(name: str, unit_id: str) -> bool:
     """Say whether an object's name is one that the unit of this id can have."""
-    count = count_of(unit_id)
-    ending = f"-{unit_id}.json" if count is None else f"-{uuid_of(unit_id)}.{count}.jsonl.zst"
-    return name.endswith(ending) and len(name) > len(ending)
+    covers = range_of(unit_id)
+    if covers is None:
+        return name.endswith(f"-{unit_id}.json") and len(name) > len(unit_id) + len("-.json")
+    match = _PACK_ENDING.search(name)
+    return match is not None and match["uuid"] == uuid_of(unit_id) and covers[1] <= int(match["count"])
 
 
 def timestamp(seconds: float) -> str:
@@ -169,7 +187,8 @@ def parse_lease(key: str) -> UnitId | None:
     unit_id = name.removesuffix(".lease")
     if not name.endswith(".lease") or not _UNIT_ID.fullmatch(unit_id):
         return None
-    return UnitId(unit_id) if (count_of(unit_id) or 1) <= MAX_PACK_MESSAGES else None
+    begin, end = range_of(unit_id) or (0, 1)
+    return UnitId(unit_id) if begin < end <= MAX_PACK_MESSAGES else None
 
 
 def claim(topic: str, stem: str) -> str:

@@ -7,13 +7,14 @@ held by C --C released it--> released     released, its time passed --take over-
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from pawnqueue.domain import layout, share, size_hint
+from pawnqueue.domain import layout, numbers, share, size_hint
 from pawnqueue.domain.bounds import Count, HolderText, MessageName, ReasonText, Time, UuidText
 from pawnqueue.domain.numbers import Numbers
 from pawnqueue.domain.record import Record
@@ -36,7 +37,8 @@ class Lease(Record):
     message_id: str = ""
     claimed_at: str = ""
     expires_at: str = ""
-    state: Literal["held", "released", "moving"] = "held"
+    #: ``split``: a pack whose slices have leases of their own. ``done``: a slice of which all messages are finished.
+    state: Literal["held", "released", "moving", "split", "done"] = "held"
     until: Time = 0.0
     ttl: Time = 0.0
     key: MessageName | Literal[""] = ""  # the message's name
@@ -48,33 +50,42 @@ class Lease(Record):
     #: Of a pack: its messages that are not finished, with their histories; ``deliveries`` above counts nothing then.
     shares: list[Share] = Field(default=[])
     taken: Numbers = 0  # of a pack that is held: the messages that are handed out by this lease
+    length: Count = 0  # of a pack that is split: how many messages each of its slices has
 
     def fits(self, key: str) -> bool:
         """See :meth:`Record.fits`."""
         uuid = layout.parse_lease(key)
         return (
             uuid is not None
-            and self._has_shares_of(layout.count_of(uuid))
+            and self._has_shares_of(layout.range_of(uuid))
             and (not self.key or layout.is_name_of(self.key, uuid))
             and (not self.claim or layout.parse_stem(self.claim) is not None)
             and (not self.claim or bool(self.key) or self.v == 0)  # whoever adopts it makes a member of it
             and (self.state != "moving" or bool(self.key and self.source))
         )
 
-    def _has_shares_of(self, count: int | None) -> bool:
+    def _has_shares_of(self, covers: tuple[int, int] | None) -> bool:
         """⚑ A lease of a pack names each message that is not finished once. Another lease has no shares."""
-        if count is None:
-            return not self.shares and not self.taken
+        if covers is None:
+            return not (self.shares or self.taken or self.length) and self.state not in {"split", "done"}
         whole = share.union(self.shares)
-        is_claimable = bool(self.shares) and self.state != "moving"
-        return is_claimable and share.are_disjoint(self.shares, count) and self.taken & whole == self.taken
+        return (
+            bool(self.key)
+            and self.state != "moving"
+            and bool(self.shares) == (self.state != "done")
+            and bool(self.length) == (self.state == "split")
+            and self.length < covers[1] - covers[0]
+            and share.are_disjoint(self.shares, numbers.between(*covers))
+            and self.taken & whole == self.taken
+        )
 
     def _as_json(self, *, but: Collection[str] = ()) -> dict[str, Any]:
-        return super()._as_json(but=but if self.shares else {*but, "shares", "taken"})
+        empty = {name for name in ("shares", "taken", "length") if not getattr(self, name)}
+        return super()._as_json(but={*but, *empty})
 
     def encode(self) -> bytes:
         """Return the body. Its size shows state and time to live in a LIST."""
-        return size_hint.padded(super().encode(), size_hint.LEASE_STATES[self.state], self.ttl)
+        return size_hint.padded(super().encode(), *size_hint.of_lease(self.state, self.ttl))
 
 
 def held(  # noqa: PLR0913 - the fields of one lease
@@ -115,6 +126,24 @@ def released_pack(  # noqa: PLR0913 - the fields of one lease
     return made.model_copy(update={"shares": share.merged(shares)})
 
 
+def split(unit_id: str, name: str, shares: Sequence[Share], length: int, *, consumer: str, now: float) -> Lease:
+    """Make the lease that divides a pack into slices of so many messages. It stays until the pack is deleted.
+
+    Each slice begins with its part of the shares.
+    """
+    made = released(unit_id, name, consumer=consumer, claim="", deliveries=0, until=0.0, now=now)
+    return made.model_copy(update={"state": "split", "shares": list(shares), "length": length})
+
+
+def done(unit_id: str, name: str, *, consumer: str, claim: str, now: float) -> Lease:
+    """Make the lease of a slice of which nothing is left. It stays until the pack is deleted.
+
+    ⚑ §5.4: without it, a LIST would show the slice as one that nobody has.
+    """
+    made = released(unit_id, name, consumer=consumer, claim=claim, deliveries=0, until=0.0, now=now)
+    return made.model_copy(update={"state": "done"})
+
+
 def moving(uuid: str, name: str, *, source: str, until: float, ttl: float) -> Lease:
     """Make the lease that locks the new place of a dead letter while it is moved there."""
     made = Lease(state="moving", key=name, consumer_id="redrive", source=source, until=until, ttl=ttl)
@@ -133,6 +162,8 @@ def is_held_by(lease: Lease, stem: str) -> bool:
 
 def due_at(lease: Lease, margin: float) -> float:
     """Return the server time from which the lease lets its message be claimed. A delay has no holder, and no margin."""
+    if lease.state in {"split", "done"}:
+        return math.inf
     return lease.until if lease.state == "released" else lease.until + margin
 
 

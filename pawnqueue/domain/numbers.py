@@ -19,6 +19,11 @@ def first(count: int) -> int:
     return (1 << count) - 1
 
 
+def between(begin: int, end: int) -> int:
+    """Return the set of the numbers from ``begin`` on, and below ``end``."""
+    return first(end) & ~first(begin)
+
+
 def runs(numbers: int) -> Iterator[tuple[int, int]]:
     """Give the first and the last number of each run of numbers that follow each other."""
     base = 0

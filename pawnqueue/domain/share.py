@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
-from pawnqueue.domain import numbers
 from pawnqueue.domain.bounds import MOST_COUNT, Count, ReasonText, Time
 from pawnqueue.domain.numbers import Numbers
 from pawnqueue.domain.record import Part
@@ -43,14 +42,14 @@ def union(shares: Iterable[Share]) -> int:
     return found
 
 
-def are_disjoint(shares: Sequence[Share], count: int) -> bool:
-    """Say whether no message of a pack with so many messages is in two of these shares, and none of them is empty."""
+def are_disjoint(shares: Sequence[Share], of: int) -> bool:
+    """Say whether no message is in two of these shares, none of them is empty, and all messages are among these."""
     found = 0
     for share in shares:
         if not share.of or share.of & found:
             return False
         found |= share.of
-    return found.bit_length() <= count
+    return found & of == found
 
 
 def due(shares: Iterable[Share], now: float) -> int:
@@ -99,6 +98,6 @@ def lapsed(shares: Iterable[Share]) -> list[Share]:
     return [share.model_copy(update={"lapsed": min(share.lapsed + 1, MOST_COUNT)}) for share in shares]
 
 
-def fresh(count: int) -> list[Share]:
-    """Return the shares of a pack that no claim ever had."""
-    return [Share(of=numbers.first(count))]
+def fresh(of: int) -> list[Share]:
+    """Return the shares of messages that no claim ever had."""
+    return [Share(of=of)]

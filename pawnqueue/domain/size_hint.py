@@ -13,6 +13,9 @@ from datetime import datetime
 from types import MappingProxyType
 
 LEASE_STATES: Mapping[str, int] = MappingProxyType({"held": 0, "released": 1, "moving": 2})
+#: The states of leases of packs that have no time, and share a number: the magnitude tells them apart.
+TIMELESS_STATES = ("done", "split")
+_TIMELESS = 3
 RECORD_STATES: Mapping[str, int] = MappingProxyType({"open": 0, "expired": 1, "closed": 2})
 WRITE_STATES: Mapping[str, int] = MappingProxyType({"begun": 0, "dropped": 1, "done": 2})
 
@@ -23,6 +26,13 @@ _MAGNITUDES = 16
 _LEASE_NAMES = {number: name for name, number in LEASE_STATES.items()}
 _RECORD_NAMES = {number: name for name, number in RECORD_STATES.items()}
 _WRITE_NAMES = {number: name for name, number in WRITE_STATES.items()}
+
+
+def of_lease(state: str, ttl: float) -> tuple[int, float]:
+    """Return the number and the time that the size of a lease encodes."""
+    if state in TIMELESS_STATES:
+        return _TIMELESS, float(TIMELESS_STATES.index(state))
+    return LEASE_STATES[state], ttl
 
 
 def padded(body: bytes, state: int, ttl: float) -> bytes:
@@ -46,6 +56,9 @@ class SizeHint:
 
 def hint_of_lease(size: int, last_modified: datetime) -> SizeHint | None:
     """Read a lease's size, or return None where it tells nothing."""
+    state, magnitude = divmod(size % _MODULUS, _MAGNITUDES)
+    if size >= MIN_HINTED_BYTES and state == _TIMELESS and magnitude < len(TIMELESS_STATES):
+        return SizeHint(TIMELESS_STATES[magnitude], math.inf, math.inf)
     return _hint(size, last_modified, _LEASE_NAMES)
 
 

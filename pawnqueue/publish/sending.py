@@ -81,7 +81,7 @@ async def has_landed(context: Context, topic: str, name: str, unit_id: str) -> b
     unit may have the same uuid: anybody can publish one, and so does a write whose id is used again. If the body has no
     name, the unit is sent again, as a duplicate is better than a loss.
     """
-    is_pack = layout.count_of(unit_id) is not None
+    is_pack = layout.is_of_pack(unit_id)
     stored, leased, buried = await all_of(
         context.store.head(units.key_of(topic, name)),
         _leased_name(context, topic, unit_id),
