@@ -14,6 +14,7 @@ from pawnqueue.registers.leases import LeaseRegister
 from pawnqueue.registers.topic_markers import TopicMarker
 from pawnqueue.registers.write_records import WriteRecordRegister
 from pawnqueue.runtime.done_writes import DoneWrites
+from pawnqueue.stores.recent_bodies import RecentBodies
 from pawnqueue.stores.server_time import local_seconds
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Context:
     settings: Settings
     events: Events = field(default_factory=Events)
     done_writes: DoneWrites = field(default_factory=DoneWrites)
+    recent_packs: RecentBodies = field(default_factory=RecentBodies)
 
     @property
     def at_once(self) -> int:

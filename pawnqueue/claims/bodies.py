@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from pawnqueue.catalog import units
 from pawnqueue.claims.claim import Message, as_message
-from pawnqueue.claims.packs import ClaimedPack, PackedMessages, ReadPack, read_pack
+from pawnqueue.claims.packs import ClaimedPack, PackedMessages, PackReader, ReadPack, read_pack
 from pawnqueue.domain import layout, numbers
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.envelope import Envelope
@@ -196,12 +196,13 @@ async def _fetch_all(
     context: Context, topic: str, members: Mapping[str, Member], seconds: float, *, sizes: dict[str, int] | None = None
 ) -> dict[str, Message | Decision | ReadPack | PawnQueueError]:
     patient = context.with_budget(seconds)
+    reader = PackReader(patient, topic)
 
     async def fetch(uuid: str) -> Message | Decision | ReadPack | PawnQueueError:
         body: Message | Decision | ReadPack
         try:
             if members[uuid].is_pack:
-                body = await read_pack(patient, topic, uuid, members[uuid])
+                body = await read_pack(patient, topic, uuid, members[uuid], reader)
                 size = body.size if isinstance(body, ReadPack) else 0
             else:
                 body, size = await _fetch(patient, topic, members[uuid])

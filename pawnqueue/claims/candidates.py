@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
-from pawnqueue.claims import effects, finish_redrive, takeover
+from pawnqueue.claims import effects, finish_redrive, packs, splitting, takeover
 from pawnqueue.claims.background import BackgroundWork
 from pawnqueue.claims.register_cache import MIN_RETRY_SECONDS, RegisterCache
 from pawnqueue.claims.set_aside import BadBatches, SetAside
@@ -64,13 +64,23 @@ class Candidate:
 
     unit: Unit
     lease: Versioned[Lease] | None = None
+    root: Versioned[Lease] | None = None
+    """Of a slice: the lease by which its pack was split."""
     of: int = 0
     """Of a pack: the numbers of those messages that a claim may take now."""
+    is_cut: bool = False
+    """Whether there are more, which this claim does not want."""
 
     @property
     def id(self) -> str:
         """The id under which the lease is kept."""
         return self.unit.id
+
+    @property
+    def history(self) -> Lease | None:
+        """The lease that tells what became of its messages before."""
+        told = self.lease or self.root
+        return None if told is None else told.value
 
     @property
     def count(self) -> int:
@@ -79,7 +89,9 @@ class Candidate:
 
     def cut(self, messages: int) -> Candidate:
         """Return the candidate with at most so many messages."""
-        return replace(self, of=numbers.lowest(self.of, messages)) if self.of.bit_count() > messages else self
+        if self.of.bit_count() <= messages:
+            return self
+        return replace(self, of=numbers.lowest(self.of, messages), is_cut=True)
 
 
 @dataclass(slots=True)
@@ -310,7 +322,8 @@ class Finder:
         free: list[Candidate] = []
         doubtful: dict[str, Candidate] = {}
         self._leave_alone(page.strangers)
-        for unit in page.units:
+        roots: dict[str, Versioned[Lease]] = {}
+        for unit in await self._split_units(page, leases, roots):
             if unit.name in view.seen:
                 continue
             if unit.id in self._lent:
@@ -322,7 +335,7 @@ class Finder:
                 if lease is not None and self._cache.claim_of(unit.id, lease) in self.set_aside:
                     view.due = min(view.due, now + self.set_aside.seconds_left(self._cache.claim_of(unit.id, lease)))
                     continue
-                candidate = Candidate(unit)
+                candidate = Candidate(unit, root=roots.get(unit.id))
                 if lease is None:
                     free.append(candidate)
                 elif (due := self._cache.due_at(unit.id, lease)) > now:
@@ -331,13 +344,58 @@ class Finder:
                     self._choose(doubtful, candidate)
         view.cursor = max(view.cursor, page.cursor)
         if len(view.seen) < KEYS_PER_LIST:
-            view.seen.update(unit.name for unit in page.units if unit.id not in self._lent)
+            lent = {unit_id.partition(".")[0] for unit_id in self._lent}
+            view.seen.update(unit.name for unit in page.units if layout.uuid_of(unit.id) not in lent)
         for uuid, one in (await self._uncovered(view, doubtful)).items():
             was_put = self._was_set_aside(uuid, one.unit.name) or self.set_aside.was_set_aside(
                 self._cache.claim_of(uuid, leases[uuid])
             )
             self._choose(view.set_aside if was_put else view.doubtful, one)
         return self._never_tried(view, free)
+
+    async def _split_units(
+        self, page: UnitPage, leases: Mapping[str, ObjectInfo], roots: dict[str, Versioned[Lease]]
+    ) -> list[Unit]:
+        """Return the units of a page, with the slices of each pack that is split in its place.
+
+        :param roots: is given the leases by which packs are split, by the ids of their slices.
+        """
+        split = {
+            unit.id: leases[unit.id]
+            for unit in page.units
+            if unit.is_pack and unit.id in leases and self._cache.state_of(unit.id, leases[unit.id]) == "split"
+        }
+        if not split:
+            return page.units
+        unread: dict[str, ObjectInfo] = {
+            unit_id: info for unit_id, info in split.items() if self._cache.lease(unit_id, info) is None
+        }
+        await self._cache.read_leases(unread, self._retry_seconds)
+        found: list[Unit] = []
+        for unit in page.units:
+            root = self._cache.lease(unit.id, split[unit.id]) if unit.id in split else None
+            if root is None or root.value.state != "split" or root.value.key != unit.name:
+                found.append(unit)
+                continue
+            slices = unit.slices(root.value.length)
+            roots.update(dict.fromkeys((each.id for each in slices), root))
+            if all(
+                each.id in leases and self._cache.state_of(each.id, leases[each.id]) == "done"
+                for each in slices
+                if packs.shares_of(each, root.value)
+            ):
+                # ⚑ §5.5: the claim that finished the last one died before it had deleted the pack.
+                self.background.run(f"the end of {unit.id} of {self._topic}", partial(self._finish_pack, unit))
+            else:
+                # A slice without any share was finished when its pack was split, and never has a lease.
+                found += [each for each in slices if packs.shares_of(each, root.value)]
+        return found
+
+    async def _finish_pack(self, unit: Unit) -> None:
+        try:
+            await splitting.finish_if_done(self._context.with_budget(), self._topic, unit.name)
+        except PawnQueueError as error:
+            self.set_aside.put(unit.id, error)
 
     def _was_set_aside(self, uuid: str, name: str) -> bool:
         return self.set_aside.was_set_aside(uuid) or self.set_aside.was_set_aside(name)
@@ -431,7 +489,7 @@ class Finder:
                 ready[uuid] = lease
         free = await self._judge(view, ready, now)
         return [
-            Candidate(candidate.unit, free.get(uuid))
+            replace(candidate, lease=free.get(uuid))
             for uuid, candidate in some.items()
             if uuid in free or uuid in ghosts
         ]

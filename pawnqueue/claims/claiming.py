@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from pawnqueue.claims import effects, packs, settling
+from pawnqueue.claims import effects, packs, settling, splitting
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import BACKGROUND_WAIT_SECONDS, Candidate, Finder
 from pawnqueue.claims.contention import Contention, Picks
@@ -246,9 +246,7 @@ class Attempt:
             return [candidate for candidate in pool if not candidate.unit.is_pack], others
         now, most = await self._context.now(), self._request.topic.settings.max_deliveries
         sized = [
-            replace(each, of=packs.to_take(each.unit, each.lease.value if each.lease else None, now, most))
-            for each in pool
-            if each.unit.is_pack
+            replace(each, of=packs.to_take(each.unit, each.history, now, most)) for each in pool if each.unit.is_pack
         ]
         for candidate in sized:
             if not candidate.of:
@@ -276,6 +274,9 @@ class Attempt:
             sizes.update({candidate.id: candidate.unit.size for candidate in batch})
             if not batch or context.clock.elapsed() - started > request.session_ttl * MAX_TTL_SHARE:
                 break
+            if batch[0].is_cut and batch[0].unit.is_whole:
+                picks.left = [*await shield_and_wait(self._split(batch[0]), context.clock), *picks.left]
+                continue
             refused = 0
             for some in _chunks(
                 batch, UNINTERRUPTED_ROUNDS * context.at_once if context.registers.is_certain else len(batch)
@@ -290,6 +291,41 @@ class Attempt:
                 if context.registers.is_certain and context.clock.elapsed() - self._looked_at > MAX_LISTING_AGE_SECONDS:
                     break
         return won
+
+    async def _split(self, candidate: Candidate) -> list[Candidate]:
+        """Divide a pack that has more messages than are wanted into slices, and return them; none after a refusal.
+
+        ⚑ §4: each has a lease of its own, so that other consumers need not wait for this one.
+        """
+        context, unit, topic = self._context, candidate.unit, self._request.topic
+        now = await context.now()
+        lease = leases.split(
+            unit.id,
+            unit.name,
+            packs.shares_of(unit, candidate.history),
+            splitting.slice_length(unit.count, self._request.max_messages),
+            consumer=self._request.consumer,
+            now=now,
+        )
+        register = context.with_budget(self._retry_seconds).lease(topic.name, unit.id)
+        try:
+            root = await (
+                register.create(lease) if candidate.lease is None else register.replace(candidate.lease, lease)
+            )
+        except StoreError as error:
+            self.fault = self.fault or error
+            self._finder.set_aside.put(unit.id, error)
+            return []
+        if root is None:
+            self._finder.mark_stale()
+            self._contention.meet()
+            return []
+        slices = [Candidate(each, root=root) for each in unit.slices(lease.length)]
+        sized = [
+            replace(each, of=packs.to_take(each.unit, root.value, now, topic.settings.max_deliveries))
+            for each in slices
+        ]
+        return [each for each in sized if each.of]
 
     async def _ask_for(self, won: Won, batch: Sequence[Candidate]) -> int:
         """Ask for these leases; return how many of them are not ours."""
@@ -317,7 +353,7 @@ class Attempt:
         return refused
 
     def _step(self, candidate: Candidate, won: Won) -> tuple[Step, Member, Lease]:
-        before = None if candidate.lease is None else candidate.lease.value
+        before = candidate.history
         # It ends with the session's time: if the claimer dies before it has recorded the claim, others need not wait
         # for the claim's own time.
         until, ttl = min(won.until, won.session_until), min(self._request.ttl, self._request.session_ttl)

@@ -9,14 +9,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
+from pawnqueue.claims import splitting
 from pawnqueue.claims.packs import read_lines
 from pawnqueue.domain import layout, numbers, pack, share
 from pawnqueue.domain import lease as leases
+from pawnqueue.domain.identifiers import Version
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.records import DeadReason
 from pawnqueue.domain.times import iso
 from pawnqueue.errors import CompatibilityError, StoreError
 from pawnqueue.events import MessageBuried
+from pawnqueue.registers.strategy import Step
 from pawnqueue.stores.port import Done, Expect, Refused, Unknown
 
 if TYPE_CHECKING:
@@ -39,16 +42,24 @@ def is_needed(record: ClaimRecord, unit_id: str) -> bool:
         return record.state != "open" and bool(member.decided)
     if record.settled[unit_id].how == "gone":
         return False
+    if not layout.is_whole_pack(member.name, unit_id):
+        return True
     return bool(member.rest) or any(part.how not in {"acked", "gone"} for part in record.parts_of(unit_id))
 
 
-async def carry_out(context: Context, topic: str, record: ClaimRecord, unit_id: str) -> bool | StoreError:
+async def carry_out(
+    context: Context, topic: str, record: ClaimRecord, unit_id: str, version: str | None
+) -> bool | StoreError:
     """Carry out what was decided of a pack's messages.
 
     Returned is whether the pack and its lease are to be deleted then, as nothing of it is left; or why it is not known
     to be carried out.
+
+    :param version: of the lease as the claim wrote it, if it is known.
     """
     try:
+        if version is not None and await _finish_slice(context, topic, record, unit_id, Version(version)):
+            return False
         return await _carry_out(context, topic, record, unit_id)
     except StoreError as error:
         return error
@@ -66,15 +77,35 @@ async def _carry_out(context: Context, topic: str, record: ClaimRecord, unit_id:
     if dead and not await _bury(context, topic, record, unit_id, dead):
         return True  # nothing is left of the pack
     left = _shares_left(record, unit_id, held.value)
-    if not left:
-        return True
     now = await context.now()
     name = record.members[unit_id].name
-    freed = leases.released_pack(unit_id, name, left, consumer=record.consumer, claim=record.stem, now=now)
+    if left:
+        freed = leases.released_pack(unit_id, name, left, consumer=record.consumer, claim=record.stem, now=now)
+    elif layout.is_whole_pack(name, unit_id):
+        return True
+    else:
+        freed = leases.done(unit_id, name, consumer=record.consumer, claim=record.stem, now=now)
     is_freed = await context.lease(topic, unit_id).replace(held, freed) is not None
     if not is_freed and await _held(context, topic, record, unit_id) is not None:
         raise StoreError(f"The lease of {unit_id} is being written.", transient=True, topic=topic)
+    if not left:
+        await splitting.finish_if_done(context, topic, name)
     return False
+
+
+async def _finish_slice(context: Context, topic: str, record: ClaimRecord, unit_id: str, version: Version) -> bool:
+    """Note by one write that nothing is left of a slice, where that needs no look; return whether it is noted."""
+    member, decision = record.members[unit_id], record.settled.get(unit_id)
+    is_acked = decision is not None and decision.how == "acked" and not member.rest
+    if not is_acked or layout.is_whole_pack(member.name, unit_id):
+        return False
+    finished = leases.done(unit_id, member.name, consumer=record.consumer, claim=record.stem, now=await context.now())
+    step = Step(layout.lease(topic, unit_id), finished, version)
+    [outcome] = await context.registers.write([step])
+    if not isinstance(outcome, Done):
+        return False
+    await splitting.finish_if_done(context, topic, member.name)
+    return True
 
 
 async def _held(context: Context, topic: str, record: ClaimRecord, unit_id: str) -> Versioned[Lease] | None:

@@ -15,6 +15,7 @@ from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.errors import ObjectTooLargeError, PawnQueueError
+from pawnqueue.runtime.concurrency import SharedWork
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
@@ -188,18 +189,57 @@ class ReadPack:
     size: int
 
 
-async def read_pack(context: Context, topic: str, unit_id: str, member: Member) -> ReadPack | Decision:
+class PackReader:
+    """Reads packs for one claim: each of them once, however many of its slices the claim has."""
+
+    def __init__(self, context: Context, topic: str) -> None:
+        self._context = context
+        self._topic = topic
+        self._bodies: SharedWork[str, bytes | None] = SharedWork()
+
+    async def body(self, unit_id: str, member: Member) -> bytes | None:
+        """Return the body of a pack; None: it is gone.
+
+        ⚑ §4.3: it exists after the lease of the unit was won, which a HEAD says of a body that is known.
+
+        :raises PawnQueueError: this process cannot read it, or not now.
+        """
+        key = units.key_of(self._topic, member.name)
+        if layout.is_whole_pack(member.name, unit_id):
+            found = await self._context.store.get(key, pack.MAX_STORED_PACK_BYTES)
+            return None if found is None else found.body
+        return await self._bodies.do(key, lambda: self._recent_body(key))
+
+    async def _recent_body(self, key: str) -> bytes | None:
+        recent = self._context.recent_packs
+        known = recent.get(key)
+        if known is not None:
+            present = await self._context.store.head(key)
+            if present is not None and present.version == known.info.version:
+                return known.body
+            recent.forget(key)
+        found = await self._context.store.get(key, pack.MAX_STORED_PACK_BYTES)
+        if found is None:
+            return None
+        recent.add(key, found)
+        return found.body
+
+
+async def read_pack(
+    context: Context, topic: str, unit_id: str, member: Member, reader: PackReader | None = None
+) -> ReadPack | Decision:
     """Read the messages of a pack that a claim has, or return the decision about all of it.
 
+    :param reader: of the claim, if it reads several units.
     :raises PawnQueueError: this process cannot read it, or not now.
     """
     key = units.key_of(topic, member.name)
-    found = await context.store.get(key, pack.MAX_STORED_PACK_BYTES)
-    if found is None:
+    body = await (reader or PackReader(context, topic)).body(unit_id, member)
+    if body is None:
         return Decision(how="gone", by="claim")
     count = layout.count_in(member.name)
     try:
-        lines = pack.lines_of(found.body, count, key)
+        lines = pack.lines_of(body, count, key)
     except UnreadableRecordError as problem:
         return Decision(how="dead", reason="malformed", error=str(problem), by="claim")
     decisions: dict[str, Decision] = {}
@@ -226,8 +266,8 @@ async def read_pack(context: Context, topic: str, unit_id: str, member: Member) 
             decisions[layout.entry_of(unit_id, number)] = given_back
         else:
             well |= 1 << number
-    claimed = ClaimedPack(topic, unit_id, member.name, found.body, ids, well, member.shares)
-    return ReadPack(claimed, decisions, fault, len(found.body))
+    claimed = ClaimedPack(topic, unit_id, member.name, body, ids, well, member.shares)
+    return ReadPack(claimed, decisions, fault, len(body))
 
 
 def _too_large(key: str, number: int, size: int, most: int) -> ObjectTooLargeError:

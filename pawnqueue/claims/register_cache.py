@@ -72,13 +72,17 @@ class RegisterCache:
         known = self.lease(uuid, info)
         return "" if known is None or known.value.state != "held" else known.value.claim
 
-    def is_released(self, uuid: str, info: ObjectInfo) -> bool:
-        """Say whether the lease is released, as far as its size tells without reading it."""
+    def state_of(self, uuid: str, info: ObjectInfo) -> str:
+        """Return the state of a lease, as far as its size tells without reading it; "" where it does not."""
         known = self.lease(uuid, info)
         if known is not None:
-            return known.value.state == "released"
+            return known.value.state
         hint = size_hint.hint_of_lease(info.size, info.last_modified)
-        return hint is not None and hint.state == "released"
+        return "" if hint is None else hint.state
+
+    def is_released(self, uuid: str, info: ObjectInfo) -> bool:
+        """Say whether the lease is released, as far as its size tells without reading it."""
+        return self.state_of(uuid, info) == "released"
 
     def due_at(self, uuid: str, info: ObjectInfo) -> float:
         """Return the server time from which the unit is claimable, judged by its lease alone."""

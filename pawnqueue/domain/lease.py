@@ -126,7 +126,9 @@ def released_pack(  # noqa: PLR0913 - the fields of one lease
     return made.model_copy(update={"shares": share.merged(shares)})
 
 
-def split(unit_id: str, name: str, shares: Sequence[Share], length: int, *, consumer: str, now: float) -> Lease:
+def split(  # noqa: PLR0913 - the fields of one lease
+    unit_id: str, name: str, shares: Sequence[Share], length: int, *, consumer: str, now: float
+) -> Lease:
     """Make the lease that divides a pack into slices of so many messages. It stays until the pack is deleted.
 
     Each slice begins with its part of the shares.

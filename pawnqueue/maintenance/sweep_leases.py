@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
-from pawnqueue.claims import finish_redrive
+from pawnqueue.claims import finish_redrive, splitting
 from pawnqueue.claims.takeover import free_to_take
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.runtime.concurrency import for_each
@@ -47,17 +47,34 @@ class LeaseSweep:
         :param here: the ids of the messages that were listed after the leases.
         """
         suspects: dict[str, ObjectInfo] = {}
+        split: list[str] = []
+        packs_here = {layout.uuid_of(unit_id) for unit_id in here if layout.is_of_pack(unit_id)}
         for uuid, info in self._scope.sorted_out(listed, layout.parse_lease):
             hint = size_hint.hint_of_lease(info.size, info.last_modified)
-            if uuid not in here or (hint is not None and hint.state == "moving"):
+            is_here = uuid in here or (layout.is_of_pack(uuid) and layout.uuid_of(uuid) in packs_here)
+            if not is_here or (hint is not None and hint.state == "moving"):
                 suspects[uuid] = info
+            elif hint is not None and hint.state == "split":
+                split.append(uuid)
 
         async def orphan(uuid: str) -> Versioned[Lease] | None:
-            work = self._find_orphan(uuid, suspects[uuid], is_here=uuid in here)
+            is_here = uuid in here or (layout.is_of_pack(uuid) and layout.uuid_of(uuid) in packs_here)
+            work = self._find_orphan(uuid, suspects[uuid], is_here=is_here)
             return await self._scope.isolate(self._key(uuid), work, None)
 
         found = zip(suspects, await for_each(orphan, suspects, at_once=self._scope.context.at_once), strict=True)
         await self._remove({uuid: lease for uuid, lease in found if lease is not None})
+
+        async def finish(unit_id: str) -> None:
+            await self._scope.isolate(self._key(unit_id), self._finish_pack(unit_id), None)
+
+        await for_each(finish, split, at_once=self._scope.context.at_once)
+
+    async def _finish_pack(self, unit_id: str) -> None:
+        """Delete a pack of which all slices are finished: the claim that finished the last one may have died."""
+        found = await self._scope.context.lease(self._scope.topic, unit_id).read()
+        if found is not None and found.value.state == "split" and not self._report.dry_run:
+            await splitting.finish_if_done(self._scope.context, self._scope.topic, found.value.key)
 
     async def _find_orphan(self, uuid: str, listed: ObjectInfo, *, is_here: bool) -> Versioned[Lease] | None:
         """Finish a move; or return a lease without a message, which was settled."""
@@ -102,6 +119,11 @@ class LeaseSweep:
     async def _free(self, stem: str, orphans: Mapping[str, Versioned[Lease]]) -> Iterable[str]:
         context, topic = self._scope.context, self._scope.topic
         dry_run = self._report.dry_run
+        timeless = [uuid for uuid, found in orphans.items() if found.value.state in size_hint.TIMELESS_STATES]
+        if timeless:
+            # Their pack is gone, so nobody can take what they say.
+            others = {uuid: found for uuid, found in orphans.items() if uuid not in timeless}
+            return [*timeless, *(await self._free(stem, others) if others else ())]
         if not dry_run and layout.parse_stem(stem) and await context.claim_record(topic, stem).read() is None:
             # A taker writes a fenced record first, so that the claimer cannot record its claim any more. Here there is
             # no message to take.

@@ -391,3 +391,57 @@ async def test_the_record_of_many_packs_is_small(world: World) -> None:
     claim = await ann.queue.claim(TOPIC, "c", max_messages=5000)
     assert len(claim) == len(numbered(5000))
     assert len(world.bucket.body(layout.claim(TOPIC, claim.stem))) < 50 * 300 + 1000
+
+
+# --- many consumers of one pack ---
+
+
+async def test_consumers_of_one_pack_do_not_wait_for_each_other(world: World) -> None:
+    """⚑ §4: consumers that want a few messages each have them of one pack at the same time, each message once."""
+    world.plant_pack(100)
+    claims = []
+    for number in range(10):
+        consumer = await world.process()
+        claims.append((consumer, await consumer.queue.claim(TOPIC, f"c{number}", max_messages=10)))
+    assert sorted(n for _, claim in claims for n in shown(claim)) == list(range(100))
+    for consumer, claim in claims:
+        assert (await consumer.queue.ack(claim)).complete
+    assert is_empty(world)
+
+
+@pytest.mark.parametrize("died_at", ["the pack", "the leases", "the last lease"])
+@pytest.mark.parametrize("by", ["a poll", "a sweep"])
+async def test_a_pack_whose_last_consumer_died_is_deleted(world: World, died_at: str, by: str) -> None:
+    """⚑ §5.5: a pack of which all slices are finished is deleted by whoever comes by, and so are its leases."""
+    world.plant_pack(6)
+    ann, bob = await world.process(), await world.process()
+    for number in range(3):
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=2)
+        assert len(claim) == 2
+        if number == 2:
+            kind, key = {
+                "the pack": ("DELETE", f"{TOPIC}/packs/*"),
+                "the leases": ("DELETE", f"{TOPIC}/leases/*"),
+                "the last lease": ("LIST", f"{TOPIC}/leases/*"),
+            }[died_at]
+            ann.client.faults.append(Fault("dies", kind, key))
+            with pytest.raises(Died):
+                await ann.queue.ack(claim)
+        else:
+            await ann.queue.ack(claim)
+    await world.later(120)
+    if by == "a sweep" or died_at == "the leases":
+        await bob.queue.sweep(TOPIC)
+        await world.later(120)
+        await bob.queue.sweep(TOPIC)
+    assert await drained(bob) == {}
+    assert is_empty(world)
+
+
+async def test_a_pack_is_read_once_by_a_process_that_takes_little_of_it(world: World) -> None:
+    """A process that takes ten messages at a time downloads the pack once, and asks each time whether it is there."""
+    world.plant_pack(50)
+    ann = await world.process()
+    assert set(await drained(ann, most=10)) == set(range(50))
+    asked = [kind for kind, key in ann.client.requests if "/packs/" in key and kind in {"GET", "HEAD"}]
+    assert (asked.count("GET"), asked.count("HEAD")) == (1, 4)
