@@ -18,6 +18,7 @@ from pawnqueue import Claim, DeadLetter, PawnQueueError, PublishError, Removed, 
 _STDIN: Final = "-"
 _NOTHING_PUBLISHED: Final = "Nothing was published."
 _LETTERS_PER_PAGE: Final = 500
+_IS_YES: Final[dict[str, bool]] = {"yes": True, "no": False}
 
 
 @command
@@ -26,7 +27,14 @@ def publish(hook: PawnQueueHook, args: Namespace) -> None:
     headers = _headers(args.header or [])
     payloads = _payloads(args.payload, args.file)
     try:
-        ids = hook.publish(args.topic, payloads, producer=args.producer, headers=headers, create=args.create)
+        ids = hook.publish(
+            args.topic,
+            payloads,
+            producer=args.producer,
+            headers=headers,
+            create=args.create,
+            pack=_IS_YES.get(args.pack, "auto"),
+        )
     except PublishError as error:
         states = dict.fromkeys(error.published, "published")
         states |= dict.fromkeys(error.failed, "failed") | dict.fromkeys(error.unknown, "unknown")
@@ -190,14 +198,25 @@ def _confirm(sentence: str) -> None:
 @command
 def create_topic(hook: PawnQueueHook, args: Namespace) -> None:
     """Create a topic. A topic that exists keeps its settings, or has them updated."""
-    given = {} if args.max_deliveries is None else {"max_deliveries": _deliveries(args.max_deliveries)}
-    _show_topic(ensure_topic(hook, args.topic, args.if_exists, say, **given), args.output)
+    _show_topic(ensure_topic(hook, args.topic, args.if_exists, say, **_topic_options(args)), args.output)
 
 
 @command
 def update_topic(hook: PawnQueueHook, args: Namespace) -> None:
     """Change the settings of a topic."""
-    _show_topic(hook.update_topic(args.topic, max_deliveries=_deliveries(args.max_deliveries)), args.output)
+    given = _topic_options(args)
+    if not given:
+        raise UsageError("Pass --max-deliveries or --packs. Nothing was changed.")
+    _show_topic(hook.update_topic(args.topic, **given), args.output)
+
+
+def _topic_options(args: Namespace) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    if args.max_deliveries is not None:
+        given["max_deliveries"] = _deliveries(args.max_deliveries)
+    if args.packs is not None:
+        given["packs"] = _IS_YES[args.packs]
+    return given
 
 
 def _deliveries(given: str) -> int | None:
@@ -208,7 +227,7 @@ def _deliveries(given: str) -> int | None:
 
 
 def _show_topic(topic: Topic, output: str) -> None:
-    show([{"topic": topic.name, "max_deliveries": topic.settings.max_deliveries}], output)
+    show([{"topic": topic.name, **topic.settings.model_dump()}], output)
 
 
 @command

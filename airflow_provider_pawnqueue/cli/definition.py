@@ -73,8 +73,19 @@ _PURGE_DEAD = Arg(("--dead",), help="Remove the dead letters; with --messages, b
 _PURGE_MESSAGES = Arg(("--messages",), help="Remove the messages; the default without --dead", action="store_true")
 
 _BURIED_AFTER = "Bury a message after this many deliveries without a settlement; `never` for no limit"
-_MAX_DELIVERIES = Arg(("--max-deliveries",), metavar="N", help=_BURIED_AFTER, required=True)
+_MAX_DELIVERIES = Arg(("--max-deliveries",), metavar="N", help=_BURIED_AFTER)
 _NEW_MAX_DELIVERIES = Arg(("--max-deliveries",), metavar="N", help=f"{_BURIED_AFTER} (default: 10)")
+_PACKS = Arg(
+    ("--packs",),
+    help="Whether many messages that are published at once become packs, which pawn-queue's consumers do not see",
+    choices=("yes", "no"),
+)
+_PACK = Arg(
+    ("--pack",),
+    help="Whether to publish packs; auto (the default): many messages, if the topic allows packs",
+    choices=("auto", "yes", "no"),
+    default="auto",
+)
 _IF_EXISTS = Arg(
     ("--if-exists",),
     help="Whether a topic that exists with other settings keeps them (the default), or is updated",
@@ -115,7 +126,7 @@ _COMMANDS: Final = (
         "changing",
         "publish",
         "Publish one message, or one for each line of a file",
-        *(_TOPIC, _PAYLOAD, _FILE, _PRODUCER, _HEADER, _CREATE),
+        *(_TOPIC, _PAYLOAD, _FILE, _PRODUCER, _HEADER, _CREATE, _PACK),
     ),
     _command(
         "changing",
@@ -141,8 +152,13 @@ _COMMANDS: Final = (
         "Remove the messages of a topic, or its dead letters, but not the topic",
         *(_TOPIC, _PURGE_DEAD, _PURGE_MESSAGES, _DRY_RUN, ARG_YES),
     ),
-    _command("changing", "create_topic", "Create a topic", _TOPIC, _NEW_MAX_DELIVERIES, _IF_EXISTS),
-    _command("changing", "update_topic", "Change the settings of a topic for all its users", _TOPIC, _MAX_DELIVERIES),
+    _command("changing", "create_topic", "Create a topic", _TOPIC, _NEW_MAX_DELIVERIES, _PACKS, _IF_EXISTS),
+    _command(
+        "changing",
+        "update_topic",
+        "Change the settings of a topic for all its users",
+        *(_TOPIC, _MAX_DELIVERIES, _PACKS),
+    ),
     _command(
         "changing",
         "delete_topic",

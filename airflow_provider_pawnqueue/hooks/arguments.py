@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException
 
@@ -98,6 +98,16 @@ def checked_flag(given: object, name: str) -> bool:
     if not isinstance(flag, bool):
         raise WrongArgumentError(f"{name}={given!r}: pass True or False.")
     return flag
+
+
+def checked_pack(given: object, name: str = "pack") -> bool | Literal["auto"]:
+    """Return whether to make packs: a flag, or ``auto``."""
+    if given == "auto":
+        return "auto"
+    try:
+        return checked_flag(given, name)
+    except WrongArgumentError:
+        raise WrongArgumentError(f"{name}={given!r}: pass 'auto', True or False.") from None
 
 
 def checked_word(given: object, name: str, *, of: Collection[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from airflow.providers.common.compat.sdk import Context
 
 from airflow_provider_pawnqueue.hooks.arguments import (
+    WrongArgumentError,
     check_early,
     checked_count,
     checked_flag,
@@ -30,55 +31,71 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
     :param topic: the topic's name.
     :param max_deliveries: bury a message after this many deliveries without a settlement, or ``"never"``; without it,
         after ten.
+    :param packs: whether many messages that are published at once become packs; without it, no. pawn-queue's consumers
+        do not see packs.
     :param if_exists: what to do with a topic that exists with other settings: ``keep`` them, or ``update`` them.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: Sequence[str] = ("topic", "max_deliveries", "if_exists", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("topic", "max_deliveries", "packs", "if_exists", "pawnqueue_conn_id")
 
     def __init__(
         self,
         *,
         topic: str,
         max_deliveries: int | str | None = None,
+        packs: bool | str | None = None,
         if_exists: Literal["keep", "update"] | str = "keep",  # noqa: PYI051 - or a template
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.topic = check_early(topic, checked_topic, "topic")
         self.max_deliveries = check_early(max_deliveries, checked_deliveries, "max_deliveries")
+        self.packs = check_early(packs, checked_flag, "packs")
         self.if_exists = check_early(if_exists, _checked_if_exists, "if_exists")
 
     def execute(self, context: Context) -> str:
         """Create the topic."""
         del context
         if_exists = _checked_if_exists(self.if_exists, "if_exists")
-        given: Any = {} if self.max_deliveries is None else {"max_deliveries": checked_deliveries(self.max_deliveries)}
+        given = _options(self.max_deliveries, self.packs)
         with failures():
             return ensure_topic(self.hook, self.topic, if_exists, self.log.warning, **given).name
 
 
 class PawnQueueUpdateTopicOperator(PawnQueueOperator):
-    """Changes the settings of a topic for all its users; returns them.
+    """Changes the settings of a topic for all its users; returns them. What is not given stays as it is.
 
     :param topic: the topic's name.
     :param max_deliveries: bury a message after this many deliveries without a settlement, or ``"never"``.
+    :param packs: whether many messages that are published at once become packs. False: no new ones. pawn-queue's
+        consumers do not see packs.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: Sequence[str] = ("topic", "max_deliveries", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("topic", "max_deliveries", "packs", "pawnqueue_conn_id")
 
-    def __init__(self, *, topic: str, max_deliveries: int | str, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        topic: str,
+        max_deliveries: int | str | None = None,
+        packs: bool | str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        if max_deliveries is None and packs is None:
+            raise WrongArgumentError("PawnQueueUpdateTopicOperator changes nothing: pass max_deliveries or packs.")
         self.topic = check_early(topic, checked_topic, "topic")
         self.max_deliveries = check_early(max_deliveries, checked_deliveries, "max_deliveries")
+        self.packs = check_early(packs, checked_flag, "packs")
 
-    def execute(self, context: Context) -> dict[str, int | None]:
+    def execute(self, context: Context) -> dict[str, int | bool | None]:
         """Change the settings."""
         del context
-        most = checked_deliveries(self.max_deliveries)
+        given = _options(self.max_deliveries, self.packs)
         with failures():
-            return {"max_deliveries": self.hook.update_topic(self.topic, max_deliveries=most).settings.max_deliveries}
+            return self.hook.update_topic(self.topic, **given).settings.model_dump()
 
 
 class PawnQueueDeleteTopicOperator(PawnQueueOperator):
@@ -124,6 +141,16 @@ def ensure_topic(hook: PawnQueueHook, topic: str, if_exists: str, warn: Callable
             return hook.update_topic(topic, **given)
         warn(f"The topic keeps its settings: {exists}")
         return hook.topic(topic)
+
+
+def _options(max_deliveries: object, packs: object) -> Any:  # noqa: ANN401 - arguments of a topic, by their names
+    """Return those settings of a topic that are given."""
+    given: dict[str, Any] = {}
+    if max_deliveries is not None:
+        given["max_deliveries"] = checked_deliveries(max_deliveries)
+    if packs is not None:
+        given["packs"] = checked_flag(packs, "packs")
+    return given
 
 
 def checked_deliveries(given: object, name: str = "max_deliveries") -> int | None:

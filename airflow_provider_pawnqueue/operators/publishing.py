@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from airflow.providers.common.compat.sdk import AirflowFailException, Context
 
@@ -13,6 +13,7 @@ from airflow_provider_pawnqueue.hooks.arguments import (
     checked_count,
     checked_flag,
     checked_ids,
+    checked_pack,
     checked_topic,
 )
 from airflow_provider_pawnqueue.lineage import lineage_of
@@ -30,13 +31,15 @@ class PawnQueuePublishOperator(PawnQueueOperator):
     :param headers: headers of all messages, as a dict of texts.
     :param create: create the topic if it does not exist, with the default settings: a message is buried after ten
         deliveries.
+    :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs and there
+        are at least ``packs.min_messages`` of them. True: always. False: never.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
     template_fields: Sequence[str] = ("topic", "payloads", "producer", "headers", "pawnqueue_conn_id")
     template_fields_renderers = {"payloads": "json", "headers": "json"}  # noqa: RUF012 - as Airflow declares it
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - as the queue's call has them
         self,
         *,
         topic: str,
@@ -44,6 +47,7 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         producer: str | None = None,
         headers: Mapping[str, str] | None = None,
         create: bool = False,
+        pack: bool | Literal["auto"] = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -52,6 +56,7 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         self.producer = producer
         self.headers = headers
         self.create = checked_flag(create, "create")
+        self.pack = checked_pack(pack)
 
     def execute(self, context: Context) -> list[str]:
         """Publish the messages."""
@@ -63,6 +68,7 @@ class PawnQueuePublishOperator(PawnQueueOperator):
                 producer=self.producer or f"{ti.dag_id}.{ti.task_id}",
                 headers=self.headers,
                 create=self.create,
+                pack=self.pack,
             )
         self.log.info("Published %d messages into topic %s.", len(ids), self.topic)
         return ids

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
+from pawnqueue.catalog import units
 
 if TYPE_CHECKING:
     from pawnqueue import SweepReport, SyncPawnQueue
@@ -45,6 +46,15 @@ def test_publish_reads_lines(run: Run, queue: SyncPawnQueue, tmp_path: Path, mon
 
     # Two processes are two publishers: in which order their messages are is nobody's promise.
     assert {message.payload["n"] for message in queue.peek("orders")} == {1, 2, 3, "\u2028"}
+
+
+def test_publish_makes_packs(run: Run, queue: SyncPawnQueue) -> None:
+    """``--pack yes`` puts what is published into a pack, if the topic allows it."""
+    queue.create_topic("orders", packs=True)
+    assert run("publish", "orders", '{"n": 1}', "--pack", "yes").code == 0
+    assert run("publish", "orders", '{"n": 1}').code == 0
+    page = queue.run(lambda opened: units.listed(opened._context.store, "orders"))
+    assert sorted(unit.is_pack for unit in page.units) == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -159,8 +169,14 @@ def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
     queue.create_topic("orders")
     for given, most in (("3", 3), ("never", None)):
         [row] = run("update-topic", "orders", "--max-deliveries", given, "--output", "json").rows
-        assert row == {"topic": "orders", "max_deliveries": most}
+        assert row == {"topic": "orders", "max_deliveries": most, "packs": None}
         assert queue.topic("orders").settings.max_deliveries == most
+    for given, packs in (("yes", True), ("no", False)):
+        [row] = run("update-topic", "orders", "--packs", given, "--output", "json").rows
+        assert row == {"topic": "orders", "max_deliveries": None, "packs": packs}
+        assert queue.topic("orders").settings.packs is packs
+    done = run("update-topic", "orders")
+    assert (done.code, "Pass --max-deliveries or --packs" in done.err) == (1, True)
     for topic, given, sentence in (
         ("orders", "few", "--max-deliveries 'few'"),
         ("orders", "0", "max_deliveries"),
@@ -181,13 +197,15 @@ def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
         ((), None, ""),
     ):
         done = run("create-topic", "orders", *words, "--output", "json")
-        assert (done.code, done.rows) == (0, [{"topic": "orders", "max_deliveries": most}])
+        assert (done.code, done.rows) == (0, [{"topic": "orders", "max_deliveries": most, "packs": None}])
         assert note in done.err
         assert bool(note) == bool(done.err)
         assert queue.topic("orders").settings.max_deliveries == most
     assert run("create-topic", "bills", "--max-deliveries", "never", "--output", "json").rows == [
-        {"topic": "bills", "max_deliveries": None}
+        {"topic": "bills", "max_deliveries": None, "packs": None}
     ]
+    [row] = run("create-topic", "many", "--packs", "yes", "--output", "json").rows
+    assert (row["packs"], queue.topic("many").settings.packs) == (True, True)
     for words, sentence in (
         (("a/b",), "'a/b' (3 characters) is not a valid topic name"),
         (("new", "--max-deliveries", "few"), "--max-deliveries 'few'"),
@@ -195,7 +213,7 @@ def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
     ):
         done = run("create-topic", *words)
         assert (done.code, sentence in done.err) == (1, True)
-    assert queue.list_topics() == ["bills", "orders"]
+    assert queue.list_topics() == ["bills", "many", "orders"]
 
 
 @pytest.mark.parametrize(("answer", "is_left"), [("y\n", False), ("n\n", True), ("", True)])

@@ -17,6 +17,7 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueUpdateTopicOperator,
 )
 from pawnqueue import PublishError, StoreError
+from pawnqueue.catalog import units
 from tests.support.airflow import TOPIC, FakeTask, context_of
 
 if TYPE_CHECKING:
@@ -79,6 +80,24 @@ def test_who_publishes(queue: SyncPawnQueue) -> None:
     assert queue.peek(TOPIC)[0].headers == {"trace": "7"}
 
 
+@pytest.mark.parametrize(
+    ("pack", "count", "objects"), [("auto", 100, 1), ("auto", 99, 99), (True, 2, 1), (False, 100, 100)]
+)
+def test_what_becomes_a_pack(queue: SyncPawnQueue, pack: Any, count: int, objects: int) -> None:
+    """As the queue decides, or always, or never."""
+    PawnQueueCreateTopicOperator(task_id="t", topic="many", packs="True").execute(NOBODY)
+    assert len(publish([ONE] * count, topic="many", pack=pack)) == count
+    assert len(queue.run(lambda opened: units.listed(opened._context.store, "many")).units) == objects
+
+
+def test_packs_are_checked_when_the_file_is_parsed(queue: SyncPawnQueue) -> None:
+    """A wrong value is an error of the DAG file; a topic that does not allow packs fails the task without retries."""
+    with pytest.raises(ValueError, match="pack='always': pass 'auto', True or False"):
+        PawnQueuePublishOperator(task_id="shop", topic=TOPIC, payloads=ONE, pack="always")
+    with pytest.raises(AirflowFailException, match="does not allow packs"):
+        publish(ONE, pack=True)
+
+
 def test_an_unknown_topic(queue: SyncPawnQueue) -> None:
     """The task fails without retries, unless the topic is to be created."""
     with pytest.raises(AirflowFailException, match="nowhere"):
@@ -135,9 +154,18 @@ def test_update_topic(queue: SyncPawnQueue) -> None:
     """The settings change for all users of the topic; a topic that does not exist fails the task without retries."""
     for given, most in (("4", 4), ("never", None)):
         update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, max_deliveries=given)
-        assert update.execute(NOBODY) == {"max_deliveries": most}
+        assert update.execute(NOBODY) == {"max_deliveries": most, "packs": None}
         assert queue.topic(TOPIC).settings.max_deliveries == most
-    for wrong, sentence in (({"topic": "nowhere", "max_deliveries": 1}, "nowhere"), ({"max_deliveries": 0}, "=0")):
+    for packs, allowed in ((True, True), ("False", False)):
+        update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, packs=packs)
+        assert update.execute(NOBODY) == {"max_deliveries": None, "packs": allowed}
+        assert queue.topic(TOPIC).settings.packs is allowed
+    for wrong, sentence in (
+        ({"topic": "nowhere", "max_deliveries": 1}, "nowhere"),
+        ({"max_deliveries": 0}, "=0"),
+        ({"packs": "yes"}, "packs='yes': pass True or False"),
+        ({}, "pass max_deliveries or packs"),
+    ):
         with pytest.raises(AirflowFailException, match=sentence):
             PawnQueueUpdateTopicOperator(**{"task_id": "t", "topic": TOPIC, **wrong}).execute(NOBODY)
 
