@@ -179,6 +179,20 @@ async def test_what_is_left_out_is_named(place: Place, role: str, action: str, e
     assert re.search(rf"grant [^.]*{action}", told)
 
 
+async def _publish_pack(queue: PawnQueue, topic: str) -> None:
+    await queue.publish(f"{topic}-in-packs", [{"n": 1}], pack=True)
+
+
+async def test_a_publisher_may_publish_packs(seaweedfs: S3Server, place: Place) -> None:
+    """A publisher's policy suffices for packs, and without their folder in it the error names that folder."""
+    async with PawnQueue.open(place.settings(seaweedfs)) as queue:
+        await queue.create_topic(f"{place.topic}-in-packs", packs=True)
+    await place.work(place.policy("publisher"), _publish_pack)
+    policy = without(place.policy("publisher"), "s3:PutObject", "/packs/*")
+    with pytest.raises(PawnQueueError, match=f"denied PutObject {place.topic}-in-packs/packs/"):
+        await place.work(policy, _publish_pack)
+
+
 async def _claim(queue: PawnQueue, topic: str) -> None:
     await queue.claim(topic, "shop")
 
