@@ -88,7 +88,7 @@ class Candidate:
         return self.of.bit_count() if self.of else self.unit.count
 
     def cut(self, messages: int) -> Candidate:
-        """Return the candidate with at most so many messages."""
+        """Return the candidate with no more messages than these."""
         if self.of.bit_count() <= messages:
             return self
         return replace(self, of=numbers.lowest(self.of, messages), is_cut=True)

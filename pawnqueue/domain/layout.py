@@ -96,7 +96,7 @@ def folder_name(key: str) -> str:
 
 
 def pack_unit_id(uuid_: str, count: int) -> UnitId:
-    """Return the id of the unit that is a pack with so many messages.
+    """Return the id of the unit that is a pack with this number of messages.
 
     It is not a uuid: versions that know no packs take its lease for a stranger's, and leave it alone.
     """

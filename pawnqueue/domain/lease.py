@@ -110,7 +110,7 @@ def held_pack(  # noqa: PLR0913 - the fields of one lease
 ) -> Lease:
     """Make the lease by which a claim has a pack, and is given the messages in ``taken``.
 
-    Their shares are as they were before: whoever takes the pack over learns from the claim's record whether they were
+    Their shares are as they were before: a process that takes the pack over learns from the claim's record whether they were
     handed out.
     """
     made = held(unit_id, name, consumer=consumer, claim=claim, deliveries=0, until=until, ttl=ttl)
@@ -129,7 +129,7 @@ def released_pack(  # noqa: PLR0913 - the fields of one lease
 def split(  # noqa: PLR0913 - the fields of one lease
     unit_id: str, name: str, shares: Sequence[Share], length: int, *, consumer: str, now: float
 ) -> Lease:
-    """Make the lease that divides a pack into slices of so many messages. It stays until the pack is deleted.
+    """Make the lease that divides a pack into slices of this length. It stays until the pack is deleted.
 
     Each slice begins with its part of the shares.
     """

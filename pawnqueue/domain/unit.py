@@ -37,7 +37,7 @@ class Unit:
         return numbers.between(*(layout.range_of(self.id) or (0, 1)))
 
     def slices(self, length: int) -> list[Unit]:
-        """Return the slices of so many messages each that a pack is split into; the last may have fewer."""
+        """Return the slices of this length that a pack is split into; the last may have fewer."""
         uuid = layout.uuid_of(self.id)
         bounds = [(begin, min(begin + length, self.count)) for begin in range(0, self.count, length)]
         return [replace(self, id=layout.slice_id(uuid, begin, end), count=end - begin) for begin, end in bounds]

@@ -192,7 +192,7 @@ async def test_a_stranger_is_refused(world: World) -> None:
 
 
 async def test_a_claim_without_payloads_knows_its_messages_by_id(world: World) -> None:
-    """Who attaches without payloads settles by the ids that the first process saw."""
+    """A process that attaches without payloads settles by the ids that the first process saw."""
     world.plant_pack(5)
     ann, bob = await world.process(), await world.process()
     claim = await ann.queue.claim(TOPIC, "c", max_messages=5)
@@ -412,7 +412,7 @@ async def test_consumers_of_one_pack_do_not_wait_for_each_other(world: World) ->
 @pytest.mark.parametrize("died_at", ["the pack", "the leases", "the last lease"])
 @pytest.mark.parametrize("by", ["a poll", "a sweep"])
 async def test_a_pack_whose_last_consumer_died_is_deleted(world: World, died_at: str, by: str) -> None:
-    """⚑ §5.5: a pack of which all slices are finished is deleted by whoever comes by, and so are its leases."""
+    """⚑ §5.5: a pack of which all slices are finished is deleted by the next process that sees it, and so are its leases."""
     world.plant_pack(6)
     ann, bob = await world.process(), await world.process()
     for number in range(3):
