@@ -96,7 +96,7 @@ def name_at(seconds: float, identifier: str) -> str:
 
 
 def pack_name_at(seconds: float, identifier: str, count: int) -> str:
-    """Make the name of a pack with this number of messages. Its time puts it between the single messages of the topic."""
+    """Make the name of a pack of ``count`` messages. Its time puts it between the single messages of the topic."""
     return f"{timestamp(seconds)}-{identifier}.{count}{PACK_SUFFIX}"
 
 

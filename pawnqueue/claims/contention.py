@@ -91,7 +91,7 @@ class Picks:
         self.left = list(pool)
 
     def take(self, messages: int, max_bytes: float = math.inf, *, is_first: bool = True) -> list[Candidate]:
-        """Take neighbours with up to this number of messages out of the pool: from its head, or from anywhere in the window.
+        """Take up to ``messages`` messages of neighbours out of the pool: from its head, or anywhere in the window.
 
         ⚑ No claim is given more than it asked for. Of a pack with more messages only some are taken, if it is the first
         of its claim.

@@ -110,8 +110,8 @@ def held_pack(  # noqa: PLR0913 - the fields of one lease
 ) -> Lease:
     """Make the lease by which a claim has a pack, and is given the messages in ``taken``.
 
-    Their shares are as they were before: a process that takes the pack over learns from the claim's record whether they were
-    handed out.
+    Their shares are as they were before: a process that takes the pack over learns from the claim's record whether
+    they were handed out.
     """
     made = held(unit_id, name, consumer=consumer, claim=claim, deliveries=0, until=until, ttl=ttl)
     return made.model_copy(update={"shares": list(shares), "taken": taken})

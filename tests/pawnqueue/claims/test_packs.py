@@ -412,7 +412,7 @@ async def test_consumers_of_one_pack_do_not_wait_for_each_other(world: World) ->
 @pytest.mark.parametrize("died_at", ["the pack", "the leases", "the last lease"])
 @pytest.mark.parametrize("by", ["a poll", "a sweep"])
 async def test_a_pack_whose_last_consumer_died_is_deleted(world: World, died_at: str, by: str) -> None:
-    """⚑ §5.5: a pack of which all slices are finished is deleted by the next process that sees it, and so are its leases."""
+    """⚑ §5.5: the next process deletes a pack of which all slices are finished, and its leases."""
     world.plant_pack(6)
     ann, bob = await world.process(), await world.process()
     for number in range(3):
