@@ -738,9 +738,9 @@ class PawnQueue(ForAsyncWith):
         """
         only = checked_ids(ids, topic, "redrive")
         most = None if max_messages is None else checked_count(max_messages, "max_messages", "redrive")
-        await self._topic(topic, "redrive")
+        packs = await self._may_have_packs_now(topic, "redrive")
         try:
-            return await redrive(self._context, topic, only=only, most=most)
+            return await redrive(self._context, topic, only=only, most=most, packs=packs)
         finally:
             self._claims.look_anew(topic)
 
@@ -756,8 +756,8 @@ class PawnQueue(ForAsyncWith):
         """
         checked_flag(dry_run, "dry_run", "sweep")
         checked_callback(ask, "ask", "an open claim", "sweep")
-        await self._topic(topic, "sweep")
-        report = await sweep(self._context, topic, dry_run=dry_run, ask=ask_by_record(topic, ask))
+        packs = await self._may_have_packs_now(topic, "sweep")
+        report = await sweep(self._context, topic, dry_run=dry_run, packs=packs, ask=ask_by_record(topic, ask))
         self._claims.look_anew(topic)
         return await finish(self._context, report)
 
@@ -769,8 +769,8 @@ class PawnQueue(ForAsyncWith):
         :param max_messages: how many at most.
         """
         most = checked_count(max_messages, "max_messages", "peek")
-        await self._topic(topic, "peek")
-        return await peek(self._context, topic, most)
+        packs = (await self._topic(topic, "peek")).may_have_packs
+        return await peek(self._context, topic, most, packs=packs)
 
     async def find(self, topic: str, message_id: str) -> Location | None:
         """Say where a message is, by the id under which it is kept; None if it is nowhere (any more).
@@ -778,13 +778,13 @@ class PawnQueue(ForAsyncWith):
         :param message_id: the id that ``publish`` has returned.
         """
         layout.checked_message_id(message_id)
-        await self._topic(topic, "find")
-        return await find(self._context, topic, message_id)
+        packs = (await self._topic(topic, "find")).may_have_packs
+        return await find(self._context, topic, message_id, packs=packs)
 
     async def stats(self, topic: str) -> Stats:
         """Count the topic's messages, by LISTs, and by the records of claims whose leases look overdue."""
-        await self._topic(topic, "stats")
-        return await stats(self._context, topic)
+        packs = (await self._topic(topic, "stats")).may_have_packs
+        return await stats(self._context, topic, packs=packs)
 
     async def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:
         """Count the messages that are claimable, cheaply: one LIST if there are none.
@@ -794,8 +794,8 @@ class PawnQueue(ForAsyncWith):
         """
         checked_flag(claims, "claims", "backlog")
         enough = math.inf if at_least is None else checked_count(at_least, "at_least", "backlog")
-        await self._topic(topic, "backlog")
-        return await backlog(self._context, topic, enough, claims=claims)
+        packs = (await self._topic(topic, "backlog")).may_have_packs
+        return await backlog(self._context, topic, enough, packs=packs, claims=claims)
 
     # --- reading by many processes ---
 
@@ -820,8 +820,7 @@ class PawnQueue(ForAsyncWith):
             settled.
         """
         topic, cut = checked_cut(of, parts, dead, max_messages)
-        await self._topic(topic, "portions")
-        return await cut(self._context)
+        return await cut(self._context, await self._topic(topic, "portions"))
 
     async def read(self, portion: Portion) -> list[Message] | list[DeadLetter]:
         """Read a portion: its messages, or its dead letters. It sends no other requests.
@@ -885,6 +884,15 @@ class PawnQueue(ForAsyncWith):
         """Refuse a closed queue, a name that is not valid, and a topic that does not exist."""
         self._life.check_open()
         return await self._known_topics.get(layout.checked_topic(topic), operation)
+
+    async def _may_have_packs_now(self, topic: str, operation: str) -> bool:
+        """Read whether a topic may have packs.
+
+        ⚑ §5: what this process read up to a minute ago may be out of date. A sweep that does not list the packs would
+        take them for removed, and a redrive would move a letter that is still being buried.
+        """
+        self._life.check_open()
+        return (await self._topics.get(topic, operation)).may_have_packs
 
     async def _register(self, role: Role, name: str) -> Registration:
         self._life.check_open()

@@ -194,7 +194,7 @@ def checked_settlement(
 
 def checked_cut(
     of: Reference | str, parts: object, dead: object, max_messages: object
-) -> tuple[str, Callable[[Context], Awaitable[list[Portion]]]]:
+) -> tuple[str, Callable[[Context, TopicRecord], Awaitable[list[Portion]]]]:
     """Check what ``portions`` was given: the reference of a claim, or a topic with what to look at in it.
 
     Return the topic, and the function that makes the portions.
@@ -203,7 +203,9 @@ def checked_cut(
     if isinstance(of, str):
         most = None if max_messages is None else checked_count(max_messages, "max_messages", "portions")
         topic, is_dead = layout.checked_topic(of), checked_flag(dead, "dead", "portions")
-        return topic, lambda context: portions_of_topic(context, topic, wanted, most, dead=is_dead)
+        return topic, lambda context, known: portions_of_topic(
+            context, topic, wanted, most, dead=is_dead, packs=known.may_have_packs
+        )
     reference = ClaimReference.of(of)
     if dead is not False or max_messages is not None:
         raise InvalidArgumentError(
@@ -211,7 +213,7 @@ def checked_cut(
             topic=reference.topic,
             operation="portions",
         )
-    return reference.topic, lambda context: portions_of_claim(context, reference, wanted)
+    return reference.topic, lambda context, _: portions_of_claim(context, reference, wanted)
 
 
 def checked_portion(portion: object, operation: str) -> Portion:

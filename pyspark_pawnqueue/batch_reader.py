@@ -50,8 +50,9 @@ class BatchReader(DataSourceReader):
                 return [PortionPartition(portion) for portions in found for portion in portions]
             topic, is_dead, most = options.topic, options.reads_dead_letters(), options.count("maxMessages")
             portions = queue.portions(topic, parts=options.count("partitions"), dead=is_dead, max_messages=most)
-            # Spark keeps this plan for all actions. An empty topic may have messages by the next action.
-            return [PortionPartition(each) for each in portions or [Portion(topic, (), is_dead=is_dead, most=most)]]
+            # Spark keeps this plan for all actions. An empty topic may have messages, or packs, by the next action.
+            empty = Portion(topic, (), is_dead=is_dead, most=most, packs=True)
+            return [PortionPartition(each) for each in portions or [empty]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one of the partitions."""

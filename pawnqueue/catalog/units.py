@@ -59,13 +59,18 @@ def packs_folder(topic: str) -> str:
 
 def key_of(topic: str, name: str) -> str:
     """Return the key of the unit's object."""
-    return f"{topic}/packs/{name}" if name.endswith(PACK_SUFFIX) else f"{topic}/messages/{name}"
+    return f"{topic}/packs/{name}" if is_pack_name(name) else f"{topic}/messages/{name}"
+
+
+def is_pack_name(name: str) -> bool:
+    """Say whether this is the name of a pack, if it is the name of a unit."""
+    return name.endswith(PACK_SUFFIX)
 
 
 def parse(key: str, size: int = 0) -> Unit | None:
     """Read the key of a unit, or its name, or return None for a stranger's."""
     name = last_part(key)
-    is_pack = name.endswith(PACK_SUFFIX)
+    is_pack = is_pack_name(name)
     if folder_name(key) not in ("", "packs" if is_pack else "messages"):
         return None
     return _parse_pack(name, size) if is_pack else _parse_single(name, size)
@@ -134,11 +139,11 @@ def sorted_out(infos: Iterable[ObjectInfo]) -> UnitPage:
     return page
 
 
-async def pages(store: ResilientStore, topic: str, *, after: str = "", packs: bool = True) -> AsyncGenerator[UnitPage]:
+async def pages(store: ResilientStore, topic: str, *, packs: bool, after: str = "") -> AsyncGenerator[UnitPage]:
     """List the units behind a place, in publish order: a LIST of each folder for a page.
 
+    :param packs: whether the topic may have packs: only then their folder is listed.
     :param after: a unit's name, or the ``end`` of an earlier page.
-    :param packs: the topic may have packs: their folder is listed too.
     """
     folders = [folder(topic), packs_folder(topic)] if packs else [folder(topic)]
     async with AsyncExitStack() as stack:
@@ -174,10 +179,10 @@ def _place(info: ObjectInfo) -> str:
     return info.key.split("/", 2)[2]
 
 
-async def listed(store: ResilientStore, topic: str) -> UnitPage:
-    """List all units of a topic."""
+async def listed(store: ResilientStore, topic: str, *, packs: bool) -> UnitPage:
+    """List all units of a topic, see :func:`pages`."""
     whole = UnitPage()
-    async for page in pages(store, topic):
+    async for page in pages(store, topic, packs=packs):
         whole.units += page.units
         whole.strangers += page.strangers
         whole.end = page.end

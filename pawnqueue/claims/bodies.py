@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
@@ -150,27 +150,36 @@ def _delivered_too_often(topic: TopicRecord, members: Mapping[str, Member]) -> d
     return found
 
 
-async def read_members(context: Context, topic: str, members: Mapping[str, Member]) -> dict[str, Message]:
-    """Read the members' messages, in their order, without deciding anything. Malformed or missing ones are left out.
-
-    :raises PawnQueueError: this process cannot read one of them, or not now.
-    """
-    found = await read_each(context, topic, members.values())
-    return {key: body for key, body in zip(members, found, strict=True) if isinstance(body, Message)}
-
-
-async def read_each(context: Context, topic: str, members: Iterable[Member]) -> list[Message | Decision]:
-    """Return each member's message, in their order, or the decision about it if it is malformed or gone.
+async def read_each(
+    context: Context, topic: str, members: Mapping[str, Member]
+) -> list[tuple[list[Message], Decision | None]]:
+    """Return each member's messages, in their order, and the decision about what is malformed or gone.
 
     :raises PawnQueueError: this process cannot read one of them, or not now.
     """
     most = max_message_bytes(context.settings.limits)
+    reader = PackReader(context, topic)
 
-    async def fetch(member: Member) -> Message | Decision:
+    async def fetch(unit_id: str) -> tuple[list[Message], Decision | None]:
+        member = members[unit_id]
+        if member.is_pack:
+            return await _messages_in(context, topic, unit_id, member, reader)
         body = await context.store.body(units.key_of(topic, member.name), member.size, most)
-        return _understood(body, topic, member)
+        found = _understood(body, topic, member)
+        return ([found], None) if isinstance(found, Message) else ([], found)
 
     return await for_each(fetch, members, at_once=context.at_once)
+
+
+async def _messages_in(
+    context: Context, topic: str, unit_id: str, member: Member, reader: PackReader
+) -> tuple[list[Message], Decision | None]:
+    found = await read_pack(context, topic, unit_id, member, reader)
+    if isinstance(found, Decision):
+        return [], found
+    if found.fault is not None:
+        raise found.fault
+    return found.pack.messages(), next(iter(found.decisions.values()), None)
 
 
 async def read_ids(context: Context, topic: str, members: Mapping[str, Member], seconds: float) -> dict[str, str]:

@@ -147,10 +147,13 @@ class Finder:
         """
         for _ in range(MAX_WAITS_FOR_OTHER_CLAIMS):
             async with self._lock:
+                were_lent = bool(self._lent)
                 found = await self._look(wanted, most, most_reads)
                 self._lent.update(candidate.id for candidate in found)
-                if found or not self._lent:
+                if found or not (self._lent or were_lent):
                     return found
+                if not self._lent:
+                    continue  # they were taken back during the look, which has not shown what is left of them
                 self._units_returned.clear()
             # Other claims of this process are trying for all units. They may leave some.
             await wait_at_most(self._units_returned.wait(), self._context.clock, BACKGROUND_WAIT_SECONDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pawnqueue.claims.bodies import read_members
+from pawnqueue.claims.bodies import read_each
 from pawnqueue.claims.claim import ClaimReference
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.errors import LeaseLostError
@@ -57,13 +57,16 @@ async def last_claim(context: Context, topic: str, claim_id: str) -> LastClaim |
 
 
 async def messages(context: Context, reference: ClaimReference) -> list[Message]:
-    """Read what a claim has not settled, in publish order: its record, and a body a message.
+    """Read what a claim has not settled, in publish order: its record, and a body a unit.
+
+    Malformed or missing messages are left out.
 
     :raises LeaseLostError: it has no record, or has ended, or its time is over: others have the messages, or may.
     """
     record = await looked_at(context, reference, "messages")
-    found = await read_members(context, reference.topic, {uuid: record.members[uuid] for uuid in record.unsettled})
-    return list(found.values())
+    members = {unit_id: record.unsettled_part(unit_id) for unit_id in record.unsettled}
+    found = await read_each(context, reference.topic, members)
+    return [message for of_unit, _ in found for message in of_unit]
 
 
 async def looked_at(context: Context, reference: ClaimReference, operation: str) -> ClaimRecord:

@@ -202,7 +202,7 @@ class Attempt:
         self._looked_at = self._context.clock.elapsed()
         self._size = size = self._finder.bad_batches.size(request.max_messages)
         window = self._contention.window(size)
-        self._finder.may_have_packs = request.topic.settings.packs is not None
+        self._finder.may_have_packs = request.topic.may_have_packs
         pool = await self._finder.candidates(window, most=max(window, OVERFETCH * size), most_reads=2 * size)
         if not pool:
             return NoClaim.NOTHING

@@ -36,13 +36,13 @@ async def overwritten(context: Context, claim: HeldClaim) -> dict[str, Decision]
             found = await read_pack(context, claim.topic, uuid, claim.record.unsettled_part(uuid))
             return found.model_copy(update={"by": "consumer"}) if isinstance(found, Decision) else None
         try:
-            [body] = await read_each(context, claim.topic, [member])
+            [(_, decision)] = await read_each(context, claim.topic, {uuid: member})
         except (CompatibilityError, ObjectTooLargeError):
             if await _is_as_claimed(context, claim, member):
                 raise
             return Decision(how="released", reason=OVERWRITTEN)
         # The former session may have been given it, so this counts as a delivery.
-        return body.model_copy(update={"by": "consumer"}) if isinstance(body, Decision) else None
+        return None if decision is None else decision.model_copy(update={"by": "consumer"})
 
     left = claim.left
     found = dict(zip(left, await for_each(decide, left, at_once=context.at_once), strict=True))

@@ -15,7 +15,7 @@ from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.errors import ObjectTooLargeError, PawnQueueError
-from pawnqueue.runtime.concurrency import SharedWork
+from pawnqueue.runtime.concurrency import SharedWork, for_each
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
@@ -35,6 +35,20 @@ def shares_of(unit: Unit, lease: Lease | None) -> list[Share]:
     if lease is None or not lease.key:
         return share.fresh(unit.numbers)
     return share.only(lease.shares, unit.numbers) if lease.key == unit.name else []
+
+
+async def told_of(context: Context, topic: str, pack_: Unit) -> list[tuple[Unit, Lease | None]]:
+    """Return the units of a pack, each with the lease that tells of it: the pack itself, or its slices if it is split.
+
+    A slice that no claim had has none of its own: the one by which its pack was split tells of it.
+    """
+    found = await context.lease(topic, pack_.id).read()
+    lease = None if found is None else found.value
+    if lease is None or lease.state != "split" or lease.key != pack_.name:
+        return [(pack_, lease)]
+    slices = pack_.slices(lease.length)
+    own = await for_each(lambda each: context.lease(topic, each.id).read(), slices, at_once=context.at_once)
+    return [(each, lease if one is None else one.value) for each, one in zip(slices, own, strict=True)]
 
 
 def to_take(unit: Unit, lease: Lease | None, now: float, max_deliveries: int | None) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
-from pawnqueue.domain import size_hint
+from pawnqueue.domain import layout, size_hint
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.runtime.concurrency import ByteBudget, for_each
 from pawnqueue.stores.port import NO_VERSION
@@ -77,7 +77,7 @@ class RegisterCache:
         known = self.lease(uuid, info)
         if known is not None:
             return known.value.state
-        hint = size_hint.hint_of_lease(info.size, info.last_modified)
+        hint = size_hint.hint_of_lease(info.size, info.last_modified, is_of_pack=layout.is_of_pack(uuid))
         return "" if hint is None else hint.state
 
     def is_released(self, uuid: str, info: ObjectInfo) -> bool:
@@ -89,7 +89,7 @@ class RegisterCache:
         known = self.lease(uuid, info)
         if known is not None:
             return self._context.due_at(known.value)
-        hint = size_hint.hint_of_lease(info.size, info.last_modified)
+        hint = size_hint.hint_of_lease(info.size, info.last_modified, is_of_pack=layout.is_of_pack(uuid))
         return 0.0 if hint is None else hint.earliest
 
     async def read_leases(self, infos: Mapping[str, ObjectInfo], patience: float) -> set[str]:

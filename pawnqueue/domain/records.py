@@ -52,6 +52,11 @@ class TopicRecord(Record):
     created_at: str = ""
     settings: TopicSettings = TopicSettings()
 
+    @property
+    def may_have_packs(self) -> bool:
+        """Whether the topic has packs, or had some. A topic that never had any costs its readers no LIST of packs."""
+        return self.settings.packs is not None
+
     def _as_json(self, *, but: Collection[str] = ()) -> dict[str, Any]:
         data = super()._as_json(but=but)
         if self.settings.packs is None:  # as earlier versions write it

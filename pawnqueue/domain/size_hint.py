@@ -54,10 +54,13 @@ class SizeHint:
     latest: float
 
 
-def hint_of_lease(size: int, last_modified: datetime) -> SizeHint | None:
-    """Read a lease's size, or return None where it tells nothing."""
+def hint_of_lease(size: int, last_modified: datetime, *, is_of_pack: bool = False) -> SizeHint | None:
+    """Read a lease's size, or return None where it tells nothing.
+
+    ⚑ §5.7: garbage of any size holds a single message for a while only: of such leases, none is without a time.
+    """
     state, magnitude = divmod(size % _MODULUS, _MAGNITUDES)
-    if size >= MIN_HINTED_BYTES and state == _TIMELESS and magnitude < len(TIMELESS_STATES):
+    if is_of_pack and size >= MIN_HINTED_BYTES and state == _TIMELESS and magnitude < len(TIMELESS_STATES):
         return SizeHint(TIMELESS_STATES[magnitude], math.inf, math.inf)
     return _hint(size, last_modified, _LEASE_NAMES)
 

@@ -41,16 +41,19 @@ class RedriveResult:
     """Not moved, or begun and not confirmed: the next consumer or sweep of the topic finishes it."""
 
 
-async def redrive(context: Context, topic: str, *, only: Collection[str] | None, most: int | None) -> RedriveResult:
+async def redrive(
+    context: Context, topic: str, *, only: Collection[str] | None, most: int | None, packs: bool
+) -> RedriveResult:
     """Move dead letters back into the queue, in the order of their listing.
 
     ⚑ §5.7: a letter that cannot be moved delays the others by no more than a few seconds.
 
     :param only: the ids of these letters, or of their messages.
+    :param packs: whether the topic may have packs, and so letters of their messages: each takes one more GET.
     :raises InvalidArgumentError: some are not dead letters of this topic.
     """
     kept = None if only is None else await find_letter_ids(context, topic, only)
-    done = await _move_letters(context, topic, only=kept, most=most)
+    done = await _move_letters(context, topic, only=kept, most=most, packs=packs)
     if done.moved or done.failed:
         counts = {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
         context.events.tell(LettersRedriven(topic=topic, **counts))
@@ -58,14 +61,15 @@ async def redrive(context: Context, topic: str, *, only: Collection[str] | None,
 
 
 async def _move_letters(
-    context: Context, topic: str, *, only: Collection[str] | None, most: int | None
+    context: Context, topic: str, *, only: Collection[str] | None, most: int | None, packs: bool
 ) -> RedriveResult:
     done = RedriveResult()
     with_retries, without = context.with_budget(), context.with_budget(0.0)
 
     async def move(letter: ListedLetter) -> bool:
         try:
-            return await _move(with_retries if len(done.failed) < MAX_RETRIED_MOVES else without, topic, letter)
+            patient = with_retries if len(done.failed) < MAX_RETRIED_MOVES else without
+            return await _move(patient, topic, letter, packs=packs)
         except PawnQueueError as error:
             done.failed[letter.id] = error
             return False
@@ -101,14 +105,14 @@ async def _is_being_buried(context: Context, topic: str, letter: ListedLetter) -
     return lease is not None and leases.is_held_by(lease.value, reason.claim)
 
 
-async def _move(context: Context, topic: str, letter: ListedLetter) -> bool:
+async def _move(context: Context, topic: str, letter: ListedLetter, *, packs: bool) -> bool:
     # ⚑ §5: a burial that is not finished would copy the dead letter a second time, or another one over it. Its lease
     # is held until the burial is finished. A released lease belongs to another message under this uuid, which any
     # publisher may have sent: it does not keep the letter here.
     burial = await context.lease(topic, letter.id).read()
     if burial is not None and burial.value.state != "released":
         return False
-    if await _is_being_buried(context, topic, letter):
+    if packs and await _is_being_buried(context, topic, letter):
         return False
     # Whole seconds, as stores differ in how finely they tell them, and between LIST and HEAD.
     seconds = letter.written_at.replace(microsecond=0).timestamp()

@@ -39,7 +39,7 @@ class Removed:
     """How many objects of each kind a purge or a deletion has removed, or would remove in a dry run."""
 
     messages: int = 0
-    """Messages of the topic."""
+    """Messages of the topic. All messages of a pack count, also those that were finished."""
     dead_letters: int = 0
     """Its dead letters."""
     claims: int = 0
@@ -112,10 +112,10 @@ class _Removal:
 
     def count(self, key: str) -> bool:
         """Count an object before its removal; return whether it is the queue's."""
-        if key.startswith(units.folder(self._topic)):
-            is_ours = units.parse(key) is not None
-            self.removed.messages += is_ours
-            return is_ours
+        if key.startswith((units.folder(self._topic), units.packs_folder(self._topic))):
+            unit = units.parse(key)
+            self.removed.messages += 0 if unit is None else unit.count
+            return unit is not None
         if key.startswith(letters.folder(self._topic)):
             letter = letters.parse(key)
             self.removed.dead_letters += letter is not None and not letter[1]
@@ -334,7 +334,6 @@ _NAMES_OF_CONTENTS = {
     "delayed": ("delayed message", "delayed messages"),
     "in flight": ("message in flight", "messages in flight"),
     "dead": ("dead letter", "dead letters"),
-    "pack": ("pack", "packs"),
     "lease": ("lease without a message", "leases without a message"),
     "reason": ("reason without a dead letter", "reasons without a dead letter"),
     "claim": ("claim that is not settled", "claims that are not settled"),
@@ -349,7 +348,7 @@ async def _describe_contents(
     """Describe what a topic holds, according to LISTs."""
     now = await context.time.now() if leases.infos else 0.0
     view = TopicView(leases.infos)
-    view.add(units.sorted_out(messages.infos))
+    view.add(units.sorted_out([*messages.infos, *packs.infos]))
     view.judge_by_listing(context, now)
     letters_here = letters.sorted_out(dead.infos)
     strangers = view.strangers + letters_here.strangers
@@ -359,8 +358,7 @@ async def _describe_contents(
         "in flight": view.counts["in_flight"],
         "dead": len(letters_here.letters),
         "reason": len(letters_here.reasons) - len(letters_here.letters),  # each letter has a reason
-        "pack": len(packs.infos),
-        "lease": 0 if messages.more else view.leases_alone,
+        "lease": 0 if messages.more or packs.more else view.leases_alone,
         "stranger": len(strangers),
     }
     roughly = any(folder.more for folder in (messages, packs, leases, dead))

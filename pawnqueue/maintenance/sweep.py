@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 MIN_LEFTOVER_AGE_SECONDS = 3600.0
 
 
-async def sweep(context: Context, topic: str, *, dry_run: bool, ask: AskByRecord | None = None) -> SweepReport:
+async def sweep(
+    context: Context, topic: str, *, dry_run: bool, packs: bool, ask: AskByRecord | None = None
+) -> SweepReport:
     """Finish what dead processes left, and remove what nobody needs.
 
+    :param packs: whether the topic may have packs.
     :param ask: says whether the owners of open claims go on: their claims are renewed, and the others are fenced.
     """
-    return await _Sweep(context, topic, SweepReport(topic, dry_run), ask).run()
+    return await _Sweep(context, topic, SweepReport(topic, dry_run), ask, packs=packs).run()
 
 
 async def finish(context: Context, report: SweepReport) -> SweepReport:
@@ -55,8 +58,11 @@ async def sweep_probes(context: Context, *, dry_run: bool) -> int:
 
 
 class _Sweep:
-    def __init__(self, context: Context, topic: str, report: SweepReport, ask: AskByRecord | None) -> None:
+    def __init__(
+        self, context: Context, topic: str, report: SweepReport, ask: AskByRecord | None, *, packs: bool
+    ) -> None:
         self._context = context
+        self._packs = packs
         self._topic = topic
         self._report = report
         self._scope = SweepScope(context, topic, report)
@@ -74,7 +80,7 @@ class _Sweep:
         # ⚑ §5: leases are listed before messages. A message that was stored when its lease was listed is in the second
         # list, or was settled in between. In the other order, a lease of a new message would look like an orphan.
         leases = [info async for page in self._context.registers.pages(layout.leases(topic)) for info in page]
-        messages = await units.listed(self._context.store, self._topic)
+        messages = await units.listed(self._context.store, self._topic, packs=self._packs)
         dead = await letters.listed(self._context.store, self._topic)
         self._report.strangers += [*messages.strangers, *dead.strangers]
         stored_ids = {unit.id for unit in messages.units}

@@ -60,7 +60,7 @@ class ClaimSweep:
         by_uuid = {uuid: info for info in leases if (uuid := layout.parse_lease(info.key))}
         self._here.update(by_uuid)
         self._held: dict[str, float] = {
-            uuid: info.last_modified.timestamp() for uuid, info in by_uuid.items() if _may_be_held(info)
+            uuid: info.last_modified.timestamp() for uuid, info in by_uuid.items() if _may_be_held(uuid, info)
         }
         self._as_listed: set[str] = set()  # the stems of records that were read as they had been listed
         self._report = scope.report
@@ -324,6 +324,6 @@ def _does_holder_work(record: ObjectInfo, now: float) -> bool:
     return now - record.last_modified.timestamp() < HOLDER_WORKS_SECONDS
 
 
-def _may_be_held(lease: ObjectInfo) -> bool:
-    hint = size_hint.hint_of_lease(lease.size, lease.last_modified)
+def _may_be_held(unit_id: str, lease: ObjectInfo) -> bool:
+    hint = size_hint.hint_of_lease(lease.size, lease.last_modified, is_of_pack=layout.is_of_pack(unit_id))
     return hint is None or hint.state == "held"

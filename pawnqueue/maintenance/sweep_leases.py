@@ -50,7 +50,7 @@ class LeaseSweep:
         split: list[str] = []
         packs_here = {layout.uuid_of(unit_id) for unit_id in here if layout.is_of_pack(unit_id)}
         for uuid, info in self._scope.sorted_out(listed, layout.parse_lease):
-            hint = size_hint.hint_of_lease(info.size, info.last_modified)
+            hint = size_hint.hint_of_lease(info.size, info.last_modified, is_of_pack=layout.is_of_pack(uuid))
             is_here = uuid in here or (layout.is_of_pack(uuid) and layout.uuid_of(uuid) in packs_here)
             if not is_here or (hint is not None and hint.state == "moving"):
                 suspects[uuid] = info

@@ -25,7 +25,7 @@ class Stats:
     pending: int
     """Messages that could be claimed now."""
     in_flight: int
-    """Messages that are held by claims."""
+    """Messages that are held by claims. Of a pack that is held, all of its messages count, also the finished ones."""
     delayed: int
     """Messages that were requeued with a delay that is not over."""
     dead: int
@@ -52,16 +52,19 @@ class Backlog:
     a LIST; empty unless it was asked for."""
 
 
-async def stats(context: Context, topic: str) -> Stats:
+async def stats(context: Context, topic: str, *, packs: bool) -> Stats:
     """Count by one LIST for each folder and page.
 
     A bounded number of objects is read where a LIST is not enough: if leases look overdue, the records of claims that
-    may have been renewed, or have decisions that are not carried out; and leases whose delay may be over.
+    may have been renewed, or have decisions that are not carried out; leases whose delay may be over; and leases of
+    packs that were given back.
+
+    :param packs: whether the topic may have packs.
     """
     now = await context.now()
     store = context.store
     messages, leases, dead = await all_of(
-        units.listed(store, topic),
+        units.listed(store, topic, packs=packs),
         _collect(context.registers.pages(layout.leases(topic))),
         letters.listed(store, topic),
     )
@@ -78,23 +81,26 @@ async def stats(context: Context, topic: str) -> Stats:
     )
 
 
-async def backlog(context: Context, topic: str, at_least: float = math.inf, *, claims: bool = False) -> Backlog:
+async def backlog(
+    context: Context, topic: str, at_least: float = math.inf, *, packs: bool, claims: bool = False
+) -> Backlog:
     """Count the claimable messages: one LIST if the topic is empty, else one for each page of messages and of leases.
 
     Messages with a lease are judged as in :func:`stats`, unless there are enough without them.
 
     :param at_least: stop listing pages of messages once this many were seen.
+    :param packs: whether the topic may have packs. They take one more LIST.
     :param claims: list the claims too, if a message can be claimed.
     """
-    counted = await _backlog(context, topic, at_least)
+    counted = await _backlog(context, topic, at_least, packs=packs)
     if not (claims and counted.pending):
         return counted
     return replace(counted, claims=await listed_claims(context, topic))
 
 
-async def _backlog(context: Context, topic: str, at_least: float) -> Backlog:
+async def _backlog(context: Context, topic: str, at_least: float, *, packs: bool) -> Backlog:
     view: TopicView | None = None
-    async for page in units.pages(context.store, topic):
+    async for page in units.pages(context.store, topic, packs=packs):
         if view is None:
             view = TopicView(await _collect(context.registers.pages(layout.leases(topic))))
         view.add(page)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
@@ -10,23 +10,30 @@ from typing import TYPE_CHECKING, Literal
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.view import state_of
 from pawnqueue.claims.claim import as_message
-from pawnqueue.domain import layout
+from pawnqueue.claims.packs import read_lines, read_pack, shares_of, told_of
+from pawnqueue.domain import layout, pack, share
+from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.records import DeadReason
-from pawnqueue.errors import CompatibilityError, ObjectTooLargeError, PawnQueueError
+from pawnqueue.domain.share import Share
+from pawnqueue.errors import CompatibilityError, InvalidArgumentError, ObjectTooLargeError, PawnQueueError
 from pawnqueue.events import logger_of
+from pawnqueue.reads.dead_letters import find_letter_ids
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
     from pawnqueue.claims.claim import Message
     from pawnqueue.context import Context
+    from pawnqueue.domain.unit import Unit
 
 logger = logger_of("queue")
 
 #: After this many messages that cannot be read, nothing is retried.
 MAX_RETRIED_READS = 3
+#: How many packs are searched at a time for a message: each may take 128 MiB of memory.
+MAX_PACKS_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +41,11 @@ class Location:
     """Where a message is, and its state."""
 
     id: str
-    """The id under which it is kept."""
+    """The id under which it is kept; in a pack, its own."""
     state: Literal["pending", "in_flight", "delayed", "dead"]
     """Claimable, held by a claim, delayed, or a dead letter."""
     key: str
-    """Its object in the bucket."""
+    """Its object in the bucket, or the pack that it is in."""
     deliveries: int = 0
     """How often it was delivered."""
     consumer: str = ""
@@ -53,25 +60,40 @@ class Location:
     """Of a dead letter: the topic's limit, if it was buried because of its deliveries."""
 
 
-async def peek(context: Context, topic: str, most: int) -> list[Message]:
-    """Return the oldest messages, claimed or not, without changing anything. Unreadable ones are left out."""
+async def peek(context: Context, topic: str, most: int, *, packs: bool) -> list[Message]:
+    """Return the oldest messages, claimed or not, without changing anything. Unreadable ones are left out.
+
+    A single message takes a GET. A pack takes one for itself and one for its lease, whatever is wanted of it.
+
+    :param packs: whether the topic may have packs.
+    """
     found: list[Message] = []
     reader = _MessageReader(context, topic)
-    async for page in units.pages(context.store, topic):
-        names = [unit.name for unit in page.units]
-        while names and (wanted := most - len(found)) > 0:
-            head, names = names[:wanted], names[wanted:]
-            found += await reader.read(head)
+    async for page in units.pages(context.store, topic, packs=packs):
+        left = page.units
+        while left and (wanted := most - len(found)) > 0:
+            head = _first(left, wanted)
+            left = left[len(head) :]
+            found += [message for of_unit in await reader.read(head) for message in of_unit]
         if len(found) >= most:
             break
     await reader.check(found)
-    return found
+    return found[:most]
 
 
-async def read_messages(context: Context, topic: str, names: Sequence[str]) -> list[Message]:
-    """Return messages by their names, claimed or not. Missing and unreadable ones are left out."""
+def _first(units_: Sequence[Unit], messages: int) -> Sequence[Unit]:
+    """Return the first units, as many as have this number of messages."""
+    for position, unit in enumerate(units_, 1):
+        messages -= unit.count
+        if messages <= 0:
+            return units_[:position]
+    return units_
+
+
+async def read_messages(context: Context, topic: str, units_: Sequence[Unit]) -> list[list[Message]]:
+    """Return the messages of each unit, claimed or not. Finished, missing and unreadable ones are left out."""
     reader = _MessageReader(context, topic)
-    found = await reader.read(names)
+    found = await reader.read(units_)
     await reader.check(found)
     return found
 
@@ -85,31 +107,37 @@ class _MessageReader:
         self._with_retries, self._without = context.with_budget(), context.with_budget(0.0)
         self._faults = 0
 
-    async def read(self, names: Sequence[str]) -> list[Message]:
-        """Return the messages that can be read."""
-        return [each for each in await for_each(self._read, names, at_once=self._context.at_once) if each]
+    async def read(self, units_: Iterable[Unit]) -> list[list[Message]]:
+        """Return the messages of each unit that can be read."""
+        return await for_each(self._read, units_, at_once=self._context.at_once)
 
-    async def check(self, found: Sequence[Message]) -> None:
+    async def check(self, found: Iterable[object]) -> None:
         """⚑ §5.6: a store that answers no read at all is an error, not an empty topic."""
-        if self._faults and not found:
+        if self._faults and not any(found):
             await self._with_retries.registers.look(layout.topic_marker(self._topic))
 
-    async def _read(self, name: str) -> Message | None:
+    async def _read(self, unit: Unit) -> list[Message]:
+        context = self._with_retries if self._faults < MAX_RETRIED_READS else self._without
         try:
-            return await _read(
-                self._with_retries if self._faults < MAX_RETRIED_READS else self._without, self._topic, name
-            )
+            return await (_read_pack if unit.is_pack else _read)(context, self._topic, unit)
         except PawnQueueError as error:
             self._faults += 1
-            logger.warning("%s is left out, as it cannot be read: %s", units.key_of(self._topic, name), error)
-            return None
+            logger.warning("%s is left out, as it cannot be read: %s", units.key_of(self._topic, unit.name), error)
+            return []
 
 
-async def find(context: Context, topic: str, message_id: str) -> Location | None:
-    """Return where a message is, by a LIST of the topic and its lease or dead letter; None if it does not exist."""
+async def find(context: Context, topic: str, message_id: str, *, packs: bool) -> Location | None:
+    """Return where a message is, by a LIST of the topic and its lease or dead letter; None if it does not exist.
+
+    :param packs: whether the topic may have packs. They are read until one has the message, and the dead letters after
+        them, as a message of a pack is buried under another id.
+    """
     lease = await context.lease(topic, message_id).read()
-    async for page in units.pages(context.store, topic):
+    unread: list[Unit] = []
+    async for page in units.pages(context.store, topic, packs=packs):
         for unit in page.units:
+            if unit.is_pack:
+                unread.append(unit)
             if unit.id != message_id:
                 continue
             key = units.key_of(topic, unit.name)
@@ -118,18 +146,33 @@ async def find(context: Context, topic: str, message_id: str) -> Location | None
             state, until = await state_of(context, topic, message_id, lease.value)
             end = datetime.fromtimestamp(until, UTC) if until else None
             return Location(message_id, state, key, lease.value.deliveries, lease.value.consumer_id, end)
-    letter = letters.key_of(topic, message_id)
-    if await context.store.head(letter) is None:
+    if await context.store.head(letters.key_of(topic, message_id)) is not None:
+        return await _locate_letter(context, topic, message_id)
+    if not packs:
         return None
+    found = await _find_in_packs(context, topic, unread, message_id)
+    return found if found is not None else await _find_letter(context, topic, message_id)
+
+
+async def _find_letter(context: Context, topic: str, message_id: str) -> Location | None:
+    """Find a dead letter whose message has this id, and which is kept under another one."""
     try:
-        why = await context.store.get(letters.reason_key_of(topic, message_id), MAX_SMALL_RECORD_BYTES)
+        kept = await find_letter_ids(context, topic, [message_id])
+    except InvalidArgumentError:
+        return None
+    return await _locate_letter(context, topic, min(kept))
+
+
+async def _locate_letter(context: Context, topic: str, letter_id: str) -> Location:
+    try:
+        why = await context.store.get(letters.reason_key_of(topic, letter_id), MAX_SMALL_RECORD_BYTES)
         reason = DeadReason.decode(why.body, why.info.key) if why else DeadReason(reason="")
     except (UnreadableRecordError, ObjectTooLargeError):
         reason = DeadReason(reason="")
     return Location(
-        message_id,
+        letter_id,
         "dead",
-        letter,
+        letters.key_of(topic, letter_id),
         reason.deliveries,
         reason.consumer,
         reason=reason.reason,
@@ -138,13 +181,73 @@ async def find(context: Context, topic: str, message_id: str) -> Location | None
     )
 
 
-async def _read(context: Context, topic: str, name: str) -> Message | None:
-    key = units.key_of(topic, name)
+async def _find_in_packs(context: Context, topic: str, packs: Sequence[Unit], message_id: str) -> Location | None:
+    async def look(unit: Unit) -> Location | None:
+        number = await _number_of(context, topic, unit, message_id)
+        return None if number is None else await _locate_in_pack(context, topic, unit, number, message_id)
+
+    for start in range(0, len(packs), MAX_PACKS_AT_ONCE):
+        some = packs[start : start + MAX_PACKS_AT_ONCE]
+        for found in await for_each(look, some, at_once=MAX_PACKS_AT_ONCE):
+            if found is not None:
+                return found
+    return None
+
+
+async def _number_of(context: Context, topic: str, unit: Unit, message_id: str) -> int | None:
+    """Return the number of the message with this id in a pack; None if it has none, or cannot be read."""
+    key = units.key_of(topic, unit.name)
+    try:
+        lines = await read_lines(context, topic, Member(name=unit.name))
+    except (UnreadableRecordError, CompatibilityError, ObjectTooLargeError):
+        return None
+    text = message_id.encode()
+    for number, line in enumerate(lines or ()):
+        if text in line:
+            try:
+                is_it = pack.read_entry(line, key).id == message_id
+            except (UnreadableRecordError, CompatibilityError):
+                continue
+            if is_it:
+                return number
+    return None
+
+
+async def _locate_in_pack(context: Context, topic: str, unit: Unit, number: int, message_id: str) -> Location | None:
+    key = units.key_of(topic, unit.name)
+    told = await told_of(context, topic, unit)
+    part, lease = next((each, lease) for each, lease in told if each.numbers >> number & 1)
+    history = next((one for one in shares_of(part, lease) if one.of >> number & 1), None)
+    if history is None:
+        return None  # it is finished
+    if lease is None:
+        return Location(message_id, "pending", key)
+    state, until = ("pending", None) if lease.state == "split" else await state_of(context, topic, part.id, lease)
+    if state != "in_flight":
+        is_due = history.until <= await context.now()
+        state, until = ("pending", None) if is_due else ("delayed", history.until)
+    is_handed_out = lease.state == "held" and lease.taken >> number & 1
+    end = datetime.fromtimestamp(until, UTC) if until else None
+    return Location(message_id, state, key, history.deliveries + is_handed_out, lease.consumer_id, end)
+
+
+async def _read(context: Context, topic: str, unit: Unit) -> list[Message]:
+    key = units.key_of(topic, unit.name)
     found = await context.store.get(key, max_message_bytes(context.settings.limits))
     if found is None:
-        return None
+        return []
     try:
         envelope = Envelope.decode(found.body, key)
     except (UnreadableRecordError, CompatibilityError):
-        return None
-    return as_message(envelope, topic, name, deliveries=0)
+        return []
+    return [as_message(envelope, topic, unit.name, deliveries=0)]
+
+
+async def _read_pack(context: Context, topic: str, unit: Unit) -> list[Message]:
+    # The leases first: a pack of which all is finished is deleted before its leases.
+    told = await told_of(context, topic, unit)
+    left = sum(share.union(shares_of(each, lease)) for each, lease in told)
+    if not left:
+        return []
+    found = await read_pack(context, topic, unit.id, Member(name=unit.name, shares=[Share(of=left)]))
+    return [] if isinstance(found, Decision) else found.pack.messages()

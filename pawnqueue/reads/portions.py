@@ -19,6 +19,7 @@ from pawnqueue.claims.claim_reads import looked_at
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.identifiers import UnitId
+from pawnqueue.domain.share import Share
 from pawnqueue.domain.size_hint import hint_of_record
 from pawnqueue.errors import CompatibilityError, LeaseLostError, ObjectTooLargeError
 from pawnqueue.reads.dead_letters import read_letters
@@ -27,10 +28,13 @@ from pawnqueue.reads.inspect_topic import read_messages
 if TYPE_CHECKING:
     from pawnqueue.claims.claim import ClaimReference, Message
     from pawnqueue.context import Context
+    from pawnqueue.domain.claim_record import ClaimRecord
     from pawnqueue.reads.dead_letters import DeadLetter
 
 #: The cost of a request, as the bytes that could be read in its time: small messages cost mostly requests.
 REQUEST_COST_BYTES: Final = 8192
+#: How much more a byte of a pack costs, as packs are compressed.
+PACK_COST_FACTOR: Final = 4
 #: The cost of a portion by default, at most: two and a half thousand small messages, or twenty megabytes. Reading it
 #: takes much longer than starting a task for it, and no core waits long for the last portion.
 MAX_PORTION_COST_BYTES: Final = 20 * 1024 * 1024
@@ -54,14 +58,31 @@ class PlannedUnit:
     deliveries: int = 0
     """How often it was delivered."""
     count: int = 1
-    """How many messages are in it."""
+    """How many messages of it are read at most."""
     written_at: datetime | None = None
     """Of a dead letter: when it was buried, according to a LIST."""
+    id: str = ""
+    """What a claim names it by."""
+    parts: tuple[tuple[int, int], ...] = ()
+    """Of a pack of a claim: the messages to be read, as sets of numbers, each with its deliveries."""
 
     @property
     def cost(self) -> int:
         """The cost of reading it."""
-        return self.size + REQUEST_COST_BYTES
+        return self.size * (PACK_COST_FACTOR if units.is_pack_name(self.name) else 1) + REQUEST_COST_BYTES
+
+    @property
+    def of(self) -> int:
+        """Of a pack of a claim: the numbers of the messages to be read."""
+        return sum(of for of, _ in self.parts)
+
+    @property
+    def member(self) -> Member:
+        """What a claim has of it."""
+        if not self.parts:
+            return Member(name=self.name, size=self.size, deliveries=self.deliveries)
+        shares = [Share(of=of, deliveries=deliveries) for of, deliveries in self.parts]
+        return Member(name=self.name, size=self.size, shares=shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +98,28 @@ class Portion:
     is_dead: bool = False
     """Whether they are dead letters."""
     after: str = ""
-    """Without a claim: the portion's part of the listing begins after this key; "" is the start of the listing."""
+    """Without a claim: the portion's part of the listing begins after this place; "" is the start of the listing."""
     last: str = ""
-    """And ends with this key; "" is the end of the listing."""
+    """And ends with this place; "" is the end of the listing."""
     most: int | None = None
-    """It has at most this many objects, from its beginning."""
+    """It has at most this many messages, from its beginning."""
+    packs: bool = False
+    """Without a claim: whether the topic may have packs."""
 
     def split(self, most: int, most_cost: int = MAX_PORTION_COST_BYTES) -> Iterator[Portion]:
-        """Cut it into portions of at most this many units and this cost; a single unit may cost more."""
-        start = cost = 0
+        """Cut it into portions of at most this many messages and this cost; a single unit may have or cost more."""
+        start = count = cost = 0
         for position, unit in enumerate(self.units):
-            if position > start and (position - start == most or cost + unit.cost > most_cost):
+            if position > start and (count + unit.count > most or cost + unit.cost > most_cost):
                 yield replace(self, units=self.units[start:position])
-                start, cost = position, 0
+                start, count, cost = position, 0, 0
+            count += unit.count
             cost += unit.cost
         if self.units:
             yield replace(self, units=self.units[start:])
 
     def __len__(self) -> int:
-        """Count the messages."""
+        """Count the messages. Packs of a topic may have fewer that are not finished."""
         return sum(unit.count for unit in self.units)
 
 
@@ -122,18 +146,26 @@ async def portions_of_claim(context: Context, reference: ClaimReference, parts: 
             topic=reference.topic,
             operation="portions",
         )
-    units = [
-        PlannedUnit(member.name, member.size, member.deliveries)
-        for member in (record.members[u] for u in record.unsettled)
-    ]
+    units = [_planned(record, unit_id) for unit_id in record.unsettled]
     return _cut(Portion(reference.topic, tuple(units), claim=record.stem), parts)
 
 
-async def portions_of_topic(
-    context: Context, topic: str, parts: int | None, most: int | None, *, dead: bool
+def _planned(record: ClaimRecord, unit_id: str) -> PlannedUnit:
+    member = record.unsettled_part(unit_id)
+    if not member.is_pack:
+        return PlannedUnit(member.name, member.size, member.deliveries, id=unit_id)
+    parts = tuple((share.of, share.deliveries) for share in member.shares)
+    return PlannedUnit(member.name, member.size, count=member.given.bit_count(), id=unit_id, parts=parts)
+
+
+async def portions_of_topic(  # noqa: PLR0913 - what is cut, and how
+    context: Context, topic: str, parts: int | None, most: int | None, *, dead: bool, packs: bool
 ) -> list[Portion]:
-    """Cut the messages of a topic, claimed or not, or its dead letters, into portions, by a LIST."""
-    whole = await refresh_portion(context, Portion(topic, (), is_dead=dead, most=most))
+    """Cut the messages of a topic, claimed or not, or its dead letters, into portions, by a LIST.
+
+    :param packs: whether the topic may have packs. They take one more LIST.
+    """
+    whole = await refresh_portion(context, Portion(topic, (), is_dead=dead, most=most, packs=packs))
     return _set_bounds(_cut(whole, parts))
 
 
@@ -142,12 +174,21 @@ async def refresh_portion(context: Context, portion: Portion) -> Portion:
     if portion.claim:
         return portion
     found: list[PlannedUnit] = []
+    # A limit may have cut a pack at the end. If it is not counted again, the pack stays cut.
+    cut = {unit.name: unit.count for unit in portion.units} if portion.most is None else {}
+    count = 0
     async for page, end in _letters(context, portion) if portion.is_dead else _units(context, portion):
-        found += [unit for unit in page if not portion.last or _key(portion, unit) <= portion.last]
+        for unit in page:
+            left = min(unit.count, cut.get(unit.name, unit.count))
+            if portion.most is not None:
+                left = min(left, portion.most - count)
+            if left > 0 and (not portion.last or _place(portion, unit) <= portion.last):
+                found.append(replace(unit, count=left))
+                count += left
         is_past_its_part = bool(portion.last) and end > portion.last
-        if is_past_its_part or (portion.most is not None and len(found) >= portion.most):
+        if is_past_its_part or (portion.most is not None and count >= portion.most):
             break
-    return replace(portion, units=tuple(found[: portion.most]))
+    return replace(portion, units=tuple(found))
 
 
 def _set_bounds(portions: Sequence[Portion]) -> list[Portion]:
@@ -157,7 +198,7 @@ def _set_bounds(portions: Sequence[Portion]) -> list[Portion]:
     """
     if len(portions) <= 1:
         return list(portions)
-    ends = [_key(portion, portion.units[-1]) for portion in portions]
+    ends = [_place(portion, portion.units[-1]) for portion in portions]
     if portions[0].most is None:
         ends[-1] = ""
     begins = ["", *ends[:-1]]
@@ -167,9 +208,9 @@ def _set_bounds(portions: Sequence[Portion]) -> list[Portion]:
     ]
 
 
-def _key(portion: Portion, unit: PlannedUnit) -> str:
-    name = letters.key_of if portion.is_dead else units.key_of
-    return name(portion.topic, unit.name)
+def _place(portion: Portion, unit: PlannedUnit) -> str:
+    """Return the place of an object in its listing: a letter's key, or the name of a unit, which may be a pack's."""
+    return letters.key_of(portion.topic, unit.name) if portion.is_dead else unit.name
 
 
 async def read_portion(context: Context, portion: Portion) -> list[Message] | list[DeadLetter]:
@@ -182,13 +223,11 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
             ListedLetter(UnitId(unit.name), unit.size, unit.written_at) for unit in portion.units if unit.written_at
         ]
         return await read_letters(context, portion.topic, planned)
-    names = [unit.name for unit in portion.units]
     if not portion.claim:
-        return await read_messages(context, portion.topic, names)
-    members = [Member(name=unit.name, size=unit.size, deliveries=unit.deliveries) for unit in portion.units]
+        return await _read_of_topic(context, portion)
     found: list[Message] = []
     try:
-        bodies = await read_each(context, portion.topic, members)
+        bodies = await read_each(context, portion.topic, {unit.id: unit.member for unit in portion.units})
     except (CompatibilityError, ObjectTooLargeError) as error:
         raise type(error)(
             f"{error} It belongs to claim {portion.claim}. If it was overwritten: {_REMEDY} Otherwise read the claim "
@@ -196,12 +235,19 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
             topic=portion.topic,
             operation="read",
         ) from None
-    for name, body in zip(names, bodies, strict=True):
-        if isinstance(body, Decision):
-            raise _lost_message_error(portion, name, body)
-        found.append(body)
+    for unit, (messages, decision) in zip(portion.units, bodies, strict=True):
+        if decision is not None:
+            raise _lost_message_error(portion, unit, decision)
+        found += messages
     await _check_held(context, portion)
     return found
+
+
+async def _read_of_topic(context: Context, portion: Portion) -> list[Message]:
+    named = [(units.parse(planned.name), planned.count) for planned in portion.units]
+    wanted = [(unit, count) for unit, count in named if unit is not None]
+    found = await read_messages(context, portion.topic, [unit for unit, _ in wanted])
+    return [message for messages, (_, count) in zip(found, wanted, strict=True) for message in messages[:count]]
 
 
 async def _check_held(context: Context, portion: Portion) -> None:
@@ -210,32 +256,32 @@ async def _check_held(context: Context, portion: Portion) -> None:
     ⚑ §4: no other claim takes its messages before its record is fenced. So if the record is open after the read, none
     of them belonged to another claim. (Messages that its own holder requeues singly are known to that holder.) The size
     of the record tells whether it is open; only otherwise it is read, as a record of 20,000 messages has three
-    megabytes.
+    megabytes. A record of packs is small, and read each time: a pack stays when one of its messages is settled.
 
     :raises LeaseLostError: the claim was taken over, or some of the messages are settled.
     """
-    key = layout.claim(portion.topic, portion.claim)
-    info = await context.registers.head(key)
-    hint = None if info is None else hint_of_record(info.size, info.last_modified)
-    if hint is not None and hint.state == "open":
-        return
+    if not any(unit.parts for unit in portion.units):
+        info = await context.registers.head(layout.claim(portion.topic, portion.claim))
+        hint = None if info is None else hint_of_record(info.size, info.last_modified)
+        if hint is not None and hint.state == "open":
+            return
     found = await context.claim_record(portion.topic, portion.claim).read()
-    unsettled = set() if found is None or found.value.state == "expired" else set(found.value.unsettled)
+    record = None if found is None or found.value.state == "expired" else found.value
+    unsettled = set() if record is None else set(record.unsettled)
+    what = "has ended" if record is None or record.state != "open" else "was settled in part"
     for unit in portion.units:
-        parsed = units.parse(unit.name)
-        if parsed is None or parsed.id not in unsettled:
+        if record is None or unit.id not in unsettled or unit.of & ~record.undecided(unit.id):
             raise LeaseLostError(
-                f"Claim {portion.claim} of topic {portion.topic!r} has ended since these portions were made: "
+                f"Claim {portion.claim} of topic {portion.topic!r} {what} since these portions were made: "
                 "other consumers may have its messages. Claim again.",
                 topic=portion.topic,
-                message=parsed.id if parsed else unit.name,
+                message=unit.id,
                 operation="read",
             )
 
 
-def _lost_message_error(portion: Portion, name: str, why: Decision) -> LeaseLostError:
-    parsed = units.parse(name)
-    message = parsed.id if parsed else name
+def _lost_message_error(portion: Portion, unit: PlannedUnit, why: Decision) -> LeaseLostError:
+    message = unit.id
     what = (
         "does not exist any more: it was settled before it was read, the claim was lost, or it was removed. Settle "
         f"after the last read. {_REMEDY}"
@@ -251,7 +297,7 @@ def _lost_message_error(portion: Portion, name: str, why: Decision) -> LeaseLost
 
 
 async def _units(context: Context, portion: Portion) -> AsyncIterator[tuple[list[PlannedUnit], str]]:
-    async for page in units.pages(context.store, portion.topic, after=portion.after):
+    async for page in units.pages(context.store, portion.topic, packs=portion.packs, after=portion.after):
         yield [PlannedUnit(unit.name, unit.size, count=unit.count) for unit in page.units], page.end
 
 

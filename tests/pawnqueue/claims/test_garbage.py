@@ -10,6 +10,7 @@ import pytest
 
 from pawnqueue.claims.candidates import MAX_DOUBTFUL_ROUNDS, MAX_LEASE_READS
 from pawnqueue.domain import layout
+from pawnqueue.domain.object_sizes import MAX_LEASE_BYTES
 from tests.pawnqueue.virtual import MARGIN, OVERDUE, TOPIC, TTL, Process, World, numbered, numbers
 from tests.support.claims import late
 from tests.support.clock import EPOCH
@@ -52,7 +53,7 @@ GARBAGE: dict[str, str | bytes | Mapping[str, Any]] = {
     "deliveries that are none": {"v": 1, "until": 1, "state": "released", "deliveries": "x"},
     "a move of nothing": {"v": 1, "until": 1, "state": "moving", "key": "", "source": ""},
     "a long one": "x" * 100_000,
-    "one that is larger than any": json.dumps({"v": 1, "until": 1e10, "state": "held"}) + " " * 200_000,
+    "one that is larger than any": json.dumps({"v": 1, "until": 1e10, "state": "held"}) + " " * MAX_LEASE_BYTES,
     "of the size of a released one": "x" * (512 + 16),
     "of the size of a moving one": "x" * (512 + 32),
     "theirs, live": theirs(),

@@ -24,6 +24,7 @@ from pawnqueue.domain.claim_terms import ClaimTerms
 from pawnqueue.domain.object_sizes import (
     ENVELOPE_OVERHEAD_BYTES,
     MAX_CLAIM_MESSAGES,
+    MAX_CLAIM_PACKED_MESSAGES,
     MAX_CLAIM_RECORD_BYTES,
     MAX_SMALL_RECORD_BYTES,
     MAX_STAGED_OBJECTS,
@@ -200,7 +201,7 @@ async def test_a_claims_record_never_outgrows_what_is_read_of_it(ann: Process, m
     assert min(len(decision.error) for decision in cut.settled.values()) > 1000
     assert claim_records._fitting(cut) is cut
     terms = CheckedTerms.of(ann.queue.settings, ClaimTerms(topic=TOPIC, consumer="c", max_messages=10**9))
-    assert terms.max_messages == MAX_CLAIM_MESSAGES
+    assert terms.max_messages == MAX_CLAIM_PACKED_MESSAGES
 
 
 @pytest.mark.parametrize(("too_long", "longest"), [("x" * 256, "x" * 255), ("\x01" * 43, "\x01" * 42)])

@@ -33,10 +33,10 @@ async def test_a_sweep_is_noted(world: World, ann: Process, bob: Process) -> Non
 
 
 async def test_what_it_costs(ann: Process) -> None:
-    """A sweep, one HEAD and one PUT; a look at one topic, one HEAD; whatever else a topic is asked for, nothing."""
+    """A sweep, one GET, one HEAD and one PUT; a look at one topic, one HEAD; whatever else it is asked for, nothing."""
     with ann.client.counting() as requests:
         await ann.queue.sweep(TOPIC)
-    assert requests == {"LIST": 7, "HEAD": 1, "PUT": 1}
+    assert requests == {"GET": 1, "LIST": 7, "HEAD": 1, "PUT": 1}
     with ann.client.counting() as requests:
         await ann.queue.topic(TOPIC)
     assert requests == {"GET": 1, "HEAD": 1}

@@ -140,5 +140,6 @@ async def test_a_redrive_costs_one_look_before_the_delete(world: World, ann: Pro
     await bury_first(world, ann)
     with ann.client.counting() as requests:
         await ann.queue.redrive(TOPIC)
-    # A LIST; the burial's lease; the lock; look, COPY, look, DELETE and the reason's; look at the new place, and open.
-    assert requests == {"LIST": 1, "GET": 1, "PUT": 2, "HEAD": 3, "COPY": 1, "DELETE": 2}
+    # The topic; a LIST; the burial's lease; the lock; look, COPY, look, DELETE and the reason's; look at the new place,
+    # and open.
+    assert requests == {"LIST": 1, "GET": 2, "PUT": 2, "HEAD": 3, "COPY": 1, "DELETE": 2}
