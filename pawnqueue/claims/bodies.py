@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
@@ -132,7 +133,23 @@ class Bodies:
         for uuid in surplus:
             del self.messages[uuid]
             self.decisions[uuid] = Decision(how="released", by="claim")
-        return bool(surplus)
+        return bool(surplus) or self._give_back_packed(max_bytes)
+
+    def _give_back_packed(self, max_bytes: float) -> bool:
+        """Decide to give back messages of packs beyond this size, which is known only when they are read."""
+        used = number = 0
+        given_back = Decision(how="released", by="claim")
+        for unit_id, pack in self.packs.items() if math.isfinite(max_bytes) else ():
+            kept = 0
+            for place, size in pack.sizes():
+                used += size
+                number += 1
+                if number > 1 and used > max_bytes:
+                    self.decisions[layout.entry_of(unit_id, place)] = given_back
+                else:
+                    kept |= 1 << place
+            self.packs[unit_id] = replace(pack, of=kept)
+        return used > max_bytes
 
 
 def _delivered_too_often(topic: TopicRecord, members: Mapping[str, Member]) -> dict[str, Member | Share]:

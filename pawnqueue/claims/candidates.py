@@ -54,6 +54,8 @@ MAX_DOUBTFUL_ROUNDS = 5
 SET_ASIDE_RETRY_SECONDS = 10.0
 #: How many keys one LIST returns.
 KEYS_PER_LIST = 1000
+#: How many times as large as a pack its messages are, about.
+PACK_EXPANSION = 4
 #: How long a consumer that found nothing waits for the background work that it began for other claims.
 BACKGROUND_WAIT_SECONDS = 1.0
 
@@ -86,6 +88,12 @@ class Candidate:
     def count(self) -> int:
         """How many messages a claim may take."""
         return self.of.bit_count() if self.of else self.unit.count
+
+    @property
+    def size(self) -> int:
+        """About how many bytes of messages a claim takes."""
+        whole = self.unit.size * PACK_EXPANSION if self.unit.is_pack else self.unit.size
+        return whole * self.count // layout.count_in(self.unit.name) if self.unit.is_pack else whole
 
     def cut(self, messages: int) -> Candidate:
         """Return the candidate with no more messages than these."""

@@ -222,8 +222,9 @@ class Attempt:
 
     async def _win_of(self, pool: list[Candidate]) -> Won:
         alike, others = await self._of_one_kind(pool)
-        if alike and not alike[0].unit.is_pack:
-            self._size = min(self._size, MAX_CLAIM_MESSAGES)  # a record of more could not be read
+        # A record of more single messages could not be read. A bad pack is one unit, so that no larger batch is tried.
+        is_packed = bool(alike) and alike[0].unit.is_pack
+        self._size = self._request.max_messages if is_packed else min(self._size, MAX_CLAIM_MESSAGES)
         picks = self._contention.picks(alike, self._size)
         left: list[Candidate] = []
         try:
@@ -246,7 +247,9 @@ class Attempt:
             return [candidate for candidate in pool if not candidate.unit.is_pack], others
         now, most = await self._context.now(), self._request.topic.settings.max_deliveries
         sized = [
-            replace(each, of=packs.to_take(each.unit, each.history, now, most)) for each in pool if each.unit.is_pack
+            replace(each, of=packs.to_take(each.unit, each.history, now, most), is_cut=False)
+            for each in pool
+            if each.unit.is_pack
         ]
         for candidate in sized:
             if not candidate.of:
@@ -271,7 +274,7 @@ class Attempt:
         for _ in range(MAX_REPLACEMENT_ROUNDS):
             used = sum(sizes[uuid] for uuid in won.members)
             batch = picks.take(self._size - won.messages, max_bytes - used, is_first=not won.members)
-            sizes.update({candidate.id: candidate.unit.size for candidate in batch})
+            sizes.update({candidate.id: candidate.size for candidate in batch})
             if not batch or context.clock.elapsed() - started > request.session_ttl * MAX_TTL_SHARE:
                 break
             if batch[0].is_cut and batch[0].unit.is_whole:

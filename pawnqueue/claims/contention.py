@@ -107,7 +107,7 @@ class Picks:
             first = int(self._clock.uniform(0, max(window - count, 0) + 1))
             first = min(first, max(len(self.left) - count, 0))
         taken = self.left[first : first + count]
-        sizes = list(accumulate(candidate.unit.size for candidate in taken))
+        sizes = list(accumulate(candidate.size for candidate in taken))
         counts = accumulate(candidate.count for candidate in taken)
         fitting = sum(size <= max_bytes and together <= messages for size, together in zip(sizes, counts, strict=True))
         if not fitting and is_first and taken:

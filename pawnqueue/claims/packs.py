@@ -111,6 +111,11 @@ class ClaimedPack:
         """Return the ids of these messages, by their numbers."""
         return self.own_ids if of == self.of else [self.ids[number] for number in numbers.each(of)]
 
+    def sizes(self) -> list[tuple[int, int]]:
+        """Return the numbers of the messages that the claim was given, and the bytes of their lines."""
+        lines = pack.lines_of(self.body, len(self.ids), units.key_of(self.topic, self.name))
+        return [(number, len(lines[number])) for number in numbers.each(self.of)]
+
     def messages(self) -> list[Message]:
         """Return the messages that the claim was given, in order."""
         key = units.key_of(self.topic, self.name)

@@ -172,9 +172,14 @@ async def named_by_others(
     here: of two rivals, at least one sees the other's record.
     """
     now = await context.now()
+    ours: dict[str, list[str]] = defaultdict(list)
+    for unit_id in members:
+        ours[layout.uuid_of(unit_id)].append(unit_id)
 
     async def named(known: CachedRecord) -> dict[str, float]:
-        shared = [uuid for uuid in known.unsettled if uuid in members]
+        # Of a pack, one may have all of it and the other a slice.
+        theirs = ((unit_id, ours.get(layout.uuid_of(unit_id), ())) for unit_id in known.unsettled)
+        shared = [one for unit_id, some in theirs for one in some if layout.do_overlap(unit_id, one)]
         if shared and context.is_over(known.free_at, now):
             if known.state != "open":
                 return {}

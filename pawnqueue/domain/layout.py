@@ -119,6 +119,16 @@ def is_of_pack(entry: str) -> bool:
     return "." in entry
 
 
+def do_overlap(unit_id: str, other: str) -> bool:
+    """Say whether two units have a message in common."""
+    if unit_id == other:
+        return True
+    first, second = range_of(unit_id), range_of(other)
+    if first is None or second is None or uuid_of(unit_id) != uuid_of(other):
+        return False
+    return first[0] < second[1] and second[0] < first[1]
+
+
 def is_whole_pack(name: str, unit_id: str) -> bool:
     """Say whether a unit is all of the pack of this name, and not a slice of it."""
     return name.endswith(f"-{uuid_of(unit_id)}.{unit_id.rpartition('-')[2]}.jsonl.zst") and ".0-" in unit_id

@@ -273,7 +273,7 @@ class World:
         return uuids
 
     def plant_pack(self, count: int, first: int = 0, *, topic: str = TOPIC) -> str:
-        """Put a pack of numbered payloads there, behind all that is there, and return the id of its unit."""
+        """Put a pack of numbered payloads into the topic, behind all others, and return the id of its unit."""
         seconds = self.clock.server() + len(self._processes) * 1e-3 + first * 1e-6
         lines = [
             pack.entry_line(

@@ -66,6 +66,21 @@ async def test_nobody_is_given_more_than_was_asked_for(world: World, most: int) 
     assert is_empty(world)
 
 
+async def test_a_claim_of_packs_keeps_to_its_bytes(world: World) -> None:
+    """⚑ A claim with ``max_bytes`` has no more than that of lines, but for its first message; the rest is delivered."""
+    world.plant_pack(40)
+    line = len(pack.lines_of(world.bucket.body(f"{TOPIC}/packs/{world.bucket.below('packs/')[0]}"), 40, "")[0])
+    ann = await world.process()
+    had: list[int] = []
+    while claim := await ann.queue.claim(TOPIC, "c", max_messages=100, max_bytes=5 * line + 20):
+        assert len(claim) <= 5
+        assert {message.deliveries for message in claim} == {1}
+        had += shown(claim)
+        await ann.queue.ack(claim)
+    assert sorted(had) == list(range(40))
+    assert is_empty(world)
+
+
 async def test_a_claim_of_packs_costs_a_few_requests(world: World) -> None:
     """Claim and ack of a pack take as many requests as of one message, however many it has."""
     ann = await world.process()
@@ -290,6 +305,23 @@ async def test_a_malformed_line_is_buried_alone(world: World) -> None:
     assert world.bucket.body(letters.key_of(TOPIC, letter)) == b"not json"
     assert json.loads(world.bucket.body(letters.reason_key_of(TOPIC, letter)))["reason"] == "malformed"
     assert is_empty(world)
+
+
+async def test_after_bad_packs_nobody_is_given_more_than_was_asked_for(world: World) -> None:
+    """Many bad packs in a row do not make a claim of good ones larger."""
+    for _ in range(12):
+        name = units.pack_name_at(world.clock.server(), world.clock.uuid(), 3)
+        world.bucket.plant(units.key_of(TOPIC, name), b"bad")
+        await world.later(0.01)
+    await world.later(1)
+    world.plant_pack(100)
+    ann = await world.process()
+    sizes = []
+    while claim := await ann.queue.claim(TOPIC, "c", max_messages=2):
+        sizes.append(len(claim))
+        await ann.queue.ack(claim)
+    assert set(sizes) == {2}
+    assert sum(sizes) == 100
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 100, pack.pack_body([b"{}"] * 2), pack.pack_body([b"{}"] * 4)[:-40]])
