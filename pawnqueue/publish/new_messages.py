@@ -54,10 +54,12 @@ def checked_messages(
         if isinstance(payload, Checked):
             checked.append(payload)
             continue
-        given = payload if isinstance(payload, NewMessage) else NewMessage(payload)
-        # They are checked together, as their common size is bounded.
-        own = common if not given.headers else checked_headers(_merge_headers(common, given.headers), topic, position)
-        checked.append(Checked(checked_payload(given.payload, limits, topic, position), own))
+        given, own = payload, common
+        if isinstance(payload, NewMessage):
+            given = payload.payload
+            if payload.headers:  # they are checked together, as their common size is bounded
+                own = checked_headers(_merge_headers(common, payload.headers), topic, position)
+        checked.append(Checked(checked_payload(given, limits, topic, position), own))
     return checked
 
 

@@ -25,20 +25,21 @@ def checked_payload(payload: object, limits: LimitsSettings, topic: str, positio
 
     The caller may change the payload before it is sent: a generator may yield one dict repeatedly.
     """
-    where = f"payloads[{position}]"
     if not isinstance(payload, dict):
-        raise _payload_error(topic, where, f"is {_describe_type(payload)}", "a payload is a JSON object: pass a dict")
+        raise _payload_error(
+            topic, f"payloads[{position}]", f"is {_describe_type(payload)}", "a payload is a JSON object: pass a dict"
+        )
     body = plain_json(payload, limits.max_payload_depth)
     if body is None:
         try:
             body = canonical(_copied_object(payload, 1, limits.max_payload_depth))
         except _Wrong as wrong:
-            raise _payload_error(topic, wrong.place(where), wrong.what, wrong.remedy) from None
+            raise _payload_error(topic, wrong.place(f"payloads[{position}]"), wrong.what, wrong.remedy) from None
     if len(body) > limits.max_payload_bytes:
         most = limits.max_payload_bytes
         raise _payload_error(
             topic,
-            where,
+            f"payloads[{position}]",
             f"has {len(body):,} bytes of JSON",
             f"limits.max_payload_bytes is {most:,}: store it and send its key",
         )
