@@ -96,7 +96,7 @@ class PawnQueue(ForAsyncWith):
         self._known_topics = KnownTopics(context, self._topics)
         self._registry = Registry(context)
         self._heartbeat = Heartbeat(self._registry, context.clock, context.settings.registry.heartbeat_interval_seconds)
-        self._publisher = Publisher(context)
+        self._publisher = Publisher(context, self._known_topics)
         self._ended_commits: set[str] = set()
         self._claims = Claims(context)
         self._keepers: list[KeepAlive] = []
@@ -281,7 +281,8 @@ class PawnQueue(ForAsyncWith):
         :param headers: text to text, the same for all of them.
         :param create: create the topic if it does not exist.
         :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs
-            (:meth:`create_topic`) and there are at least ``packs.min_messages`` of them. True: always. False: never.
+            (:meth:`create_topic`) and there are at least ``packs.min_messages`` of them, or several calls that wait at
+            the same time, which share a pack then. True: always. False: never.
         :raises InvalidArgumentError: ``pack=True`` for a topic that does not allow packs. Nothing was published.
         :raises TopicNotFoundError: the topic does not exist, or was deleted. Nothing was published.
         :raises InvalidPayloadError: one of the payloads is not a JSON object. Nothing was published.
@@ -300,13 +301,9 @@ class PawnQueue(ForAsyncWith):
             return []
         producer_id = await self._producer_id(producer)
         try:
-            return await self._publisher.publish(
-                topic,
-                checked,
-                producer_id=producer_id,
-                packs=packs,
-                topic_exists=self._known_topics.exists if packs is None else self._known_topics.exists_with_packs,
-            )
+            if packs is None and choice == "auto" and allowed.packs:
+                return await self._publisher.publish_together(topic, checked, producer_id=producer_id)
+            return await self._publisher.publish(topic, checked, producer_id=producer_id, packs=packs)
         finally:
             self._claims.look_again(topic, len(checked))
 
@@ -876,7 +873,7 @@ class PawnQueue(ForAsyncWith):
         await self._claims.close(keep=keep)
 
     async def _end_background(self) -> None:
-        await all_of(self._heartbeat.stop(), self._context.time.aclose())
+        await all_of(self._publisher.aclose(), self._heartbeat.stop(), self._context.time.aclose())
 
     # --- what the methods above share ---
 

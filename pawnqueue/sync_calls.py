@@ -163,7 +163,8 @@ class SyncCalls(ABC):
         :param headers: text to text, the same for all of them.
         :param create: create the topic if it does not exist.
         :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs
-            (:meth:`create_topic`) and there are at least ``packs.min_messages`` of them. True: always. False: never.
+            (:meth:`create_topic`) and there are at least ``packs.min_messages`` of them, or several calls that wait at
+            the same time, which share a pack then. True: always. False: never.
         :raises InvalidArgumentError: ``pack=True`` for a topic that does not allow packs. Nothing was published.
         :raises TopicNotFoundError: the topic does not exist, or was deleted. Nothing was published.
         :raises InvalidPayloadError: one of the payloads is not a JSON object. Nothing was published.

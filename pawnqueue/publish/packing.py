@@ -43,9 +43,14 @@ class NewUnit:
     message_ids: Sequence[str]
     lines: Sequence[bytes]
 
+    @property
+    def is_pack(self) -> bool:
+        """Whether it is a pack. A pack may have a single message."""
+        return self.name.endswith(units.PACK_SUFFIX)
+
     def body(self) -> bytes:
         """Return what is stored. It is made when it is sent, so that a large call does not hold all of them."""
-        return pack_body(self.lines) if self.name.endswith(units.PACK_SUFFIX) else self.lines[0]
+        return pack_body(self.lines) if self.is_pack else self.lines[0]
 
 
 def chosen_packs(
@@ -71,13 +76,14 @@ def units_of(  # noqa: PLR0913 - what an envelope says beside its payload
     clock: Clock,
     topic: str,
     messages: Sequence[Checked],
+    producer_ids: Sequence[str],
     *,
     place: int,
-    producer_id: str,
     packs: PacksSettings | None,
 ) -> list[NewUnit]:
     """Return what to put into the topic, in publish order.
 
+    :param producer_ids: of each message its producer's.
     :param place: in the queue, in ticks, of the first message. The others follow, a tick apart.
     :param packs: how large the packs are; None: each message is an object of its own.
     """
@@ -91,7 +97,7 @@ def units_of(  # noqa: PLR0913 - what an envelope says beside its payload
             payload_json=message.payload,
             headers=message.headers,
         )
-        for at, (message_id, message) in enumerate(zip(ids, messages, strict=True), place)
+        for at, (message_id, message, producer_id) in enumerate(zip(ids, messages, producer_ids, strict=True), place)
     ]
     made = []
     for start, end in _packs_of(lines, packs) if packs else ((number, number + 1) for number in range(len(lines))):

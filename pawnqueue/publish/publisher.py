@@ -1,23 +1,28 @@
 """Publish checked messages: make their objects, put these into the topic, and return or raise each outcome (§7).
 
-The steps: check (:mod:`.new_messages`), pack (:mod:`.packing`), put (:mod:`.sending`).
+The steps: check (:mod:`.new_messages`), wait for others (:mod:`.group_commit`), pack (:mod:`.packing`), put
+(:mod:`.sending`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
 from pawnqueue.domain.write_record import TICKS_PER_SECOND
-from pawnqueue.errors import PublishError, StoreError, TopicNotFoundError
+from pawnqueue.errors import PawnQueueError, PublishError, StoreError, TopicNotFoundError
 from pawnqueue.events import Published
+from pawnqueue.publish.group_commit import Call, GroupCommit
 from pawnqueue.publish.packing import units_of
 from pawnqueue.publish.sending import send, topic_may_exist
 from pawnqueue.runtime.cancellation import finish_despite_cancellation
 from pawnqueue.runtime.concurrency import all_of, for_each
 
 if TYPE_CHECKING:
+    from pawnqueue.bucket.topics import KnownTopics
     from pawnqueue.context import Context
     from pawnqueue.publish.new_messages import Checked
     from pawnqueue.publish.packing import NewUnit
@@ -25,12 +30,25 @@ if TYPE_CHECKING:
     from pawnqueue.settings import PacksSettings
 
 
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of the messages that were put into a topic together."""
+
+    sent: Mapping[str, Sent]
+    """By the messages' ids."""
+    left: set[str] | None = None
+    """None, or if the topic was deleted the ids of messages that may not have been removed again."""
+
+
 class Publisher:
     """Publishes messages into topics of one bucket."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, topics: KnownTopics) -> None:
         self._context = context
+        self._topics = topics
         self._last = 0  # in ticks
+        linger = context.settings.packs.linger_seconds
+        self._groups = GroupCommit(context.clock, linger, self._commit)
 
     def place(self, now: float, count: int) -> int:
         """Return the place in the queue, in ticks, of the first of these messages; the others follow, a tick apart.
@@ -42,69 +60,101 @@ class Publisher:
         return first
 
     async def publish(
-        self,
-        topic: str,
-        messages: Sequence[Checked],
-        *,
-        producer_id: str,
-        packs: PacksSettings | None,
-        topic_exists: Callable[[str], Awaitable[bool]],
+        self, topic: str, messages: Sequence[Checked], *, producer_id: str, packs: PacksSettings | None
     ) -> list[str]:
         """Publish checked messages, and return their ids in order.
 
         :param packs: how large the packs are; None: each message is an object of its own.
-        :param topic_exists: says whether the topic still exists. It is asked beside the messages' PUTs, not before.
-        :raises TopicNotFoundError: it does not: what was written is removed again.
+        :raises TopicNotFoundError: the topic does not exist any more: what was written is removed again.
         """
-        place = self.place(await self._context.time.now(), len(messages))
-        made = units_of(self._context.clock, topic, messages, place=place, producer_id=producer_id, packs=packs)
-        results = await self._put(topic, made, topic_exists)
-        ids = [message_id for unit in made for message_id in unit.message_ids]
-        failed: dict[str, StoreError] = {}
-        unknown: dict[str, StoreError] = {}
-        for unit, result in zip(made, results, strict=True):
-            if result.fault is not None:
-                outcome = unknown if result.landed is None else failed
-                outcome.update(dict.fromkeys(unit.message_ids, result.fault))
-        if failed or unknown:
-            raise _publish_error(topic, ids, failed, unknown)
-        self._context.events.tell(Published(topic=topic, ids=tuple(ids)))
-        return ids
+        made = await self._made(topic, messages, [producer_id] * len(messages), packs)
+        outcome = await self._put(topic, made)
+        return self._concluded(topic, [message_id for unit in made for message_id in unit.message_ids], outcome)
 
-    async def _put(
-        self, topic: str, made: Sequence[NewUnit], topic_exists: Callable[[str], Awaitable[bool]]
-    ) -> list[Sent]:
-        """Put units into the topic, and return the outcome of each."""
+    async def publish_together(self, topic: str, messages: Sequence[Checked], *, producer_id: str) -> list[str]:
+        """Publish messages in a pack with those of other calls that wait; as single messages if no other call waits."""
+        return await self._groups.publish(topic, messages, producer_id)
+
+    async def aclose(self) -> None:
+        """End the calls that are under way together."""
+        await self._groups.aclose()
+
+    async def _commit(self, topic: str, calls: Sequence[Call]) -> None:
+        """Put the messages of some calls into the topic, and set the outcome of each call."""
+        messages = [message for call in calls for message in call.messages]
+        producers = [call.producer_id for call in calls for _ in call.messages]
+        packs = self._context.settings.packs if len(calls) > 1 else None
+        made = await self._made(topic, messages, producers, packs)
+        outcome = await self._put(topic, made)
+        ids = iter([message_id for unit in made for message_id in unit.message_ids])
+        for call in calls:
+            own = list(islice(ids, len(call.messages)))
+            if call.outcome.done():  # its caller was cancelled
+                continue
+            try:
+                call.outcome.set_result(self._concluded(topic, own, outcome))
+            except PawnQueueError as error:
+                call.outcome.set_exception(error)
+
+    async def _made(
+        self, topic: str, messages: Sequence[Checked], producer_ids: Sequence[str], packs: PacksSettings | None
+    ) -> list[NewUnit]:
+        place = self.place(await self._context.time.now(), len(messages))
+        return units_of(self._context.clock, topic, messages, producer_ids, place=place, packs=packs)
+
+    async def _put(self, topic: str, made: Sequence[NewUnit]) -> _Outcome:
+        """Put units into the topic. Beside their PUTs, not before, ask whether the topic still exists."""
+        has_packs = any(unit.is_pack for unit in made)
         results, there = await all_of(
             for_each(
                 lambda unit: send(self._context, topic, unit.name, unit.id, unit.body()),
                 made,
                 at_once=self._context.at_once,
             ),
-            topic_may_exist(topic, topic_exists),
+            topic_may_exist(topic, self._topics.exists_with_packs if has_packs else self._topics.exists),
         )
+        sent = {
+            message_id: result for unit, result in zip(made, results, strict=True) for message_id in unit.message_ids
+        }
         # Without its bucket the topic does not exist either: if nothing was written, the store's own error is raised.
-        if not there and any(result.landed is not False for result in results):
-            await finish_despite_cancellation(lambda: self._withdraw(topic, made, results))
-        return list(results)
+        if there or all(result.landed is False for result in results):
+            return _Outcome(sent)
+        return _Outcome(sent, await finish_despite_cancellation(lambda: self._withdraw(topic, made, results)))
 
-    async def _withdraw(self, topic: str, made: Sequence[NewUnit], results: Sequence[Sent]) -> NoReturn:
-        """Remove units from a topic that was deleted meanwhile, and raise."""
+    async def _withdraw(self, topic: str, made: Sequence[NewUnit], results: Sequence[Sent]) -> set[str]:
+        """Remove units from a topic that was deleted meanwhile; return the ids of messages that may be left."""
         by_key = {units.key_of(topic, unit.name): unit for unit in made}
         kept = [by_key[key] for key in await self._context.store.delete(list(by_key))]
         kept += [unit for unit, result in zip(made, results, strict=True) if result.landed is None]
-        left = {message_id for unit in kept for message_id in unit.message_ids}
-        sentence = f"Topic {topic!r} was deleted. "
-        if left:
-            count = sum(len(unit.message_ids) for unit in made)
-            sentence += (
-                f"Of {len(left)} of the {count} messages ({min(left)}, for example) it is not known whether they "
-                "were removed again: if the topic is created again, those that were not are delivered. The others were "
-                "not published."
-            )
-        else:
-            sentence += f"Nothing was published: create it with create_topic({topic!r})."
-        raise TopicNotFoundError(sentence, topic=topic, operation="publish")
+        return {message_id for unit in kept for message_id in unit.message_ids}
+
+    def _concluded(self, topic: str, ids: list[str], outcome: _Outcome) -> list[str]:
+        """Return the ids of one call's messages, or raise what became of them."""
+        if outcome.left is not None:
+            raise _withdrawn_error(topic, ids, outcome.left.intersection(ids))
+        failed: dict[str, StoreError] = {}
+        unknown: dict[str, StoreError] = {}
+        for message_id in ids:
+            result = outcome.sent[message_id]
+            if result.fault is not None:
+                (unknown if result.landed is None else failed)[message_id] = result.fault
+        if failed or unknown:
+            raise _publish_error(topic, ids, failed, unknown)
+        self._context.events.tell(Published(topic=topic, ids=tuple(ids)))
+        return ids
+
+
+def _withdrawn_error(topic: str, ids: Sequence[str], left: Collection[str]) -> TopicNotFoundError:
+    sentence = f"Topic {topic!r} was deleted. "
+    if left:
+        sentence += (
+            f"Of {len(left)} of the {len(ids)} messages ({min(left)}, for example) it is not known whether they "
+            "were removed again: if the topic is created again, those that were not are delivered. The others were "
+            "not published."
+        )
+    else:
+        sentence += f"Nothing was published: create it with create_topic({topic!r})."
+    return TopicNotFoundError(sentence, topic=topic, operation="publish")
 
 
 def _publish_error(

@@ -168,3 +168,6 @@ class PacksSettings(Section, title="packs"):
     min_messages: kind.Count = Field(
         100, description="From how many messages on one call of publish makes packs, where the topic allows them."
     )
+    linger_seconds: kind.Seconds = Field(
+        0.0, description="How long a call with fewer messages waits for others to share a pack with."
+    )

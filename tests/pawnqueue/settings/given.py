@@ -63,6 +63,7 @@ OTHER: dict[str, object] = {
     "packs.messages": 4096,
     "packs.bytes": 33_554_432,
     "packs.min_messages": 2,
+    "packs.linger_seconds": 0.5,
 }
 
 #: What a setting needs beside it.

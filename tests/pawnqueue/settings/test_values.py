@@ -11,7 +11,10 @@ WHOLE_NUMBERS = sorted(path for path, value in OTHER.items() if type(value) is i
 SWITCHES = sorted(path for path, value in OTHER.items() if isinstance(value, bool))
 
 NOT_ZERO = {
-    *(path for path in NUMBERS if path.split(".")[0] in {"s3", "limits", "packs", "registry"}),
+    *(path for path in NUMBERS if path.split(".")[0] in {"s3", "limits", "registry"}),
+    "packs.messages",
+    "packs.bytes",
+    "packs.min_messages",
     "polling.max_messages_per_poll",
     "polling.visibility_timeout_seconds",
     "polling.lease_refresh_interval_seconds",
