@@ -53,7 +53,7 @@ def test_publish_makes_packs(run: Run, queue: SyncPawnQueue) -> None:
     queue.create_topic("orders", packs=True)
     assert run("publish", "orders", '{"n": 1}', "--pack", "yes").code == 0
     assert run("publish", "orders", '{"n": 1}').code == 0
-    page = queue.run(lambda opened: units.listed(opened._context.store, "orders"))
+    page = queue.run(lambda opened: units.listed(opened._context.store, "orders", packs=True))
     assert sorted(unit.is_pack for unit in page.units) == [False, True]
 
 

@@ -87,7 +87,7 @@ def test_what_becomes_a_pack(queue: SyncPawnQueue, pack: Any, count: int, object
     """As the queue decides, or always, or never."""
     PawnQueueCreateTopicOperator(task_id="t", topic="many", packs="True").execute(NOBODY)
     assert len(publish([ONE] * count, topic="many", pack=pack)) == count
-    assert len(queue.run(lambda opened: units.listed(opened._context.store, "many")).units) == objects
+    assert len(queue.run(lambda opened: units.listed(opened._context.store, "many", packs=True)).units) == objects
 
 
 def test_packs_are_checked_when_the_file_is_parsed(queue: SyncPawnQueue) -> None:

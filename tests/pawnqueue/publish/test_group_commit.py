@@ -242,6 +242,6 @@ async def test_threads_share_packs() -> None:
         queue.create_topic(TOPIC, packs=True)
         calls = [threads.submit(queue.publish, TOPIC, [payload]) for payload in numbered(200)]
         ids = {one for call in calls for one in call.result()}
-        page = queue.run(lambda opened: units.listed(opened._context.store, TOPIC))
+        page = queue.run(lambda opened: units.listed(opened._context.store, TOPIC, packs=True))
     assert len(ids) == 200
     assert sum(unit.count for unit in page.units) == 200
