@@ -133,23 +133,26 @@ class Bodies:
         for uuid in surplus:
             del self.messages[uuid]
             self.decisions[uuid] = Decision(how="released", by="claim")
-        return bool(surplus) or self._give_back_packed(max_bytes)
+        return self._give_back_packed(max_messages, max_bytes) or bool(surplus)
 
-    def _give_back_packed(self, max_bytes: float) -> bool:
-        """Decide to give back messages of packs beyond this size, which is known only when they are read."""
-        used = number = 0
+    def _give_back_packed(self, max_messages: int, max_bytes: float) -> bool:
+        """Decide to give back messages of packs beyond these limits. Their sizes are known only when they are read."""
+        used = given = 0
+        is_any = False
         given_back = Decision(how="released", by="claim")
-        for unit_id, pack in self.packs.items() if math.isfinite(max_bytes) else ():
-            kept = 0
-            for place, size in pack.sizes():
+        for unit_id, pack in self.packs.items():
+            kept = numbers.lowest(pack.of, max_messages - given)
+            for place, size in pack.sizes() if math.isfinite(max_bytes) else ():
                 used += size
-                number += 1
-                if number > 1 and used > max_bytes:
-                    self.decisions[layout.entry_of(unit_id, place)] = given_back
-                else:
-                    kept |= 1 << place
-            self.packs[unit_id] = replace(pack, of=kept)
-        return used > max_bytes
+                if used > max_bytes and (given or kept & ((1 << place) - 1)):
+                    kept &= ~(1 << place)
+            if kept != pack.of:
+                is_any = True
+                surplus = (layout.entry_of(unit_id, number) for number in numbers.each(pack.of & ~kept))
+                self.decisions.update(dict.fromkeys(surplus, given_back))
+                self.packs[unit_id] = replace(pack, of=kept)
+            given += kept.bit_count()
+        return is_any
 
 
 def _delivered_too_often(topic: TopicRecord, members: Mapping[str, Member]) -> dict[str, Member | Share]:

@@ -72,6 +72,8 @@ class Candidate:
     """Of a pack: the numbers of those messages that a claim may take now."""
     is_cut: bool = False
     """Whether there are more, which this claim does not want."""
+    is_alone: bool = False
+    """Whether a claim that has it may have nothing else."""
 
     @property
     def id(self) -> str:

@@ -245,17 +245,19 @@ class Attempt:
         others = [candidate for candidate in pool if candidate.unit.is_pack != is_pack]
         if not is_pack:
             return [candidate for candidate in pool if not candidate.unit.is_pack], others
-        now, most = await self._context.now(), self._request.topic.settings.max_deliveries
-        sized = [
-            replace(each, of=packs.to_take(each.unit, each.history, now, most), is_cut=False)
-            for each in pool
-            if each.unit.is_pack
-        ]
+        now = await self._context.now()
+        sized = [self._sized(candidate, now) for candidate in pool if candidate.unit.is_pack]
         for candidate in sized:
             if not candidate.of:
                 # ⚑ §5.6: another pack under this uuid has the lease. That one is tried for the next time.
                 self._finder.set_aside.put(candidate.unit.name, "its lease is another pack's", quiet=True)
         return [candidate for candidate in sized if candidate.of], others
+
+    def _sized(self, candidate: Candidate, now: float) -> Candidate:
+        """Return a pack with the numbers of those messages that a claim may take now."""
+        unit, most = candidate.unit, self._request.topic.settings.max_deliveries
+        of = packs.to_take(unit, candidate.history, now, most)
+        return replace(candidate, of=of, is_cut=False, is_alone=packs.is_to_be_alone(unit, candidate.history, of, most))
 
     async def _win(self, picks: Picks) -> Won:
         request, context = self._request, self._context
@@ -288,6 +290,8 @@ class Attempt:
                 # asks for no more.
                 refused += await shield_and_wait(self._ask_for(won, some), context.clock)
             self._contention.learn(len(batch), refused)
+            if batch[0].is_alone and won.members:
+                break
             if refused:
                 self._finder.mark_stale()
                 # A store may take seconds to refuse a write (SeaweedFS does).
@@ -323,12 +327,8 @@ class Attempt:
             self._finder.mark_stale()
             self._contention.meet()
             return []
-        slices = [Candidate(each, root=root) for each in unit.slices(lease.length)]
-        sized = [
-            replace(each, of=packs.to_take(each.unit, root.value, now, topic.settings.max_deliveries))
-            for each in slices
-        ]
-        return [each for each in sized if each.of]
+        slices = [self._sized(Candidate(each, root=root), now) for each in unit.slices(lease.length)]
+        return [each for each in slices if each.of]
 
     async def _ask_for(self, won: Won, batch: Sequence[Candidate]) -> int:
         """Ask for these leases; return how many of them are not ours."""

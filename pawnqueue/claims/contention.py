@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Picks:
         """Take up to ``messages`` messages of neighbours out of the pool: from its head, or anywhere in the window.
 
         ⚑ No claim is given more than it asked for. Of a pack with more messages only some are taken, if it is the first
-        of its claim.
+        of its claim. ⚑ §5.6: nothing is taken beside what is to be alone.
 
         :param max_bytes: how large they may be together. A larger one is taken alone if it is the first of its claim.
             Otherwise no consumer with such a limit would ever be given it.
@@ -107,6 +107,10 @@ class Picks:
             first = int(self._clock.uniform(0, max(window - count, 0) + 1))
             first = min(first, max(len(self.left) - count, 0))
         taken = self.left[first : first + count]
+        if taken and taken[0].is_alone:
+            taken = taken[:1] if is_first else []
+        else:
+            taken = list(takewhile(lambda candidate: not candidate.is_alone, taken))
         sizes = list(accumulate(candidate.size for candidate in taken))
         counts = accumulate(candidate.count for candidate in taken)
         fitting = sum(size <= max_bytes and together <= messages for size, together in zip(sizes, counts, strict=True))

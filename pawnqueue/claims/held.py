@@ -125,11 +125,9 @@ class HeldClaim(Claim):
         return [OneMessage(message.id, message.unit) for message in self._messages]
 
     def given_of(self, unit_id: str) -> int:
-        """Return the numbers of the messages of a pack that it was given."""
-        member = self._record.members.get(unit_id)
-        if member is not None:
-            return member.given
-        return next((pack.of for pack in (self._packed.packs if self._packed else ()) if pack.unit_id == unit_id), 0)
+        """Return the numbers of those messages of a pack that this process was given."""
+        packs = self._packed.packs if self._packed is not None else []
+        return next((pack.of for pack in packs if pack.unit_id == unit_id), 0)
 
     def ids_in(self, unit_id: str, of: int) -> list[str]:
         """Return the ids of messages of a pack, by their numbers."""

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
-from pawnqueue.claims import splitting
-from pawnqueue.claims.packs import read_lines
+from pawnqueue.claims import packs, splitting
 from pawnqueue.domain import layout, numbers, pack, share
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.identifiers import Version
@@ -109,9 +108,11 @@ async def _finish_slice(context: Context, topic: str, record: ClaimRecord, unit_
 
 
 async def _held(context: Context, topic: str, record: ClaimRecord, unit_id: str) -> Versioned[Lease] | None:
-    """Return the lease of a pack if this very claim holds it."""
+    """Return the lease of a pack if this very claim holds it, since it was given what its record lists."""
     found = await context.lease(topic, unit_id).read()
     if found is None or not leases.is_held_by(found.value, record.stem):
+        return None
+    if not packs.is_of(found.value, record.members[unit_id]):
         return None
     # A claim's id may be used again when its record is gone, and then a lease that names it is another claim's. The
     # record is read after the lease: if it is still this claim's, so was the lease.
@@ -145,7 +146,7 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, unit_id: str,
     member = record.members[unit_id]
     uuid = layout.uuid_of(unit_id)
     try:
-        lines = await read_lines(context, topic, member)
+        lines = await packs.read_lines(context, topic, member)
     except UnreadableRecordError:
         await _bury_object(context, topic, uuid, _reason(record, unit_id, member.shares[0], dead[0]))
         return False

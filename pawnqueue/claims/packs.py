@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, overload
@@ -60,8 +60,23 @@ def to_take(unit: Unit, lease: Lease | None, now: float, max_deliveries: int | N
     due = [one for one in shares_of(unit, lease) if one.until <= now]
     if not due:
         return 0
-    together = share.union(one for one in due if one.lapsed == due[0].lapsed)
-    return numbers.lowest(together, _group_size(unit.count, due[0].lapsed, max_deliveries))
+    if _is_at_last(due[0], max_deliveries):
+        return numbers.lowest(due[0].of, 1)
+    alike = (one for one in due if one.lapsed == due[0].lapsed and not _is_at_last(one, max_deliveries))
+    return numbers.lowest(share.union(alike), _group_size(unit.count, due[0].lapsed, max_deliveries))
+
+
+def is_to_be_alone(unit: Unit, lease: Lease | None, taken: int, max_deliveries: int | None) -> bool:
+    """Say whether a claim may have nothing beside these messages of a pack.
+
+    ⚑ §5.6: at its last delivery a message that may be bad does not lose the last one of another that may be.
+    """
+    return any(_is_at_last(one, max_deliveries) for one in share.only(shares_of(unit, lease), taken))
+
+
+def _is_at_last(one: Share, max_deliveries: int | None) -> bool:
+    """Say whether messages that may have ended their claims are about to be delivered for the last time."""
+    return one.lapsed > 0 and one.deliveries + 1 == max_deliveries
 
 
 def _group_size(count: int, lapsed: int, max_deliveries: int | None) -> int:
@@ -76,6 +91,25 @@ def as_member(unit: Unit, shares: Sequence[Share], taken: int) -> Member:
     """Return a pack that is won as a member of its claim."""
     given = share.handed_out(shares, taken)
     return Member(name=unit.name, size=unit.size, shares=given, rest=share.union(shares) & ~taken)
+
+
+def is_of(lease: Lease, member: Member) -> bool:
+    """Say whether a pack's lease is the one by which its claim was given what the claim's record lists.
+
+    ⚑ §5.4: a claim that began once more, and did not get as far as its record, has a newer lease. What the record tells
+    of the pack's messages is carried out by then, and they have had other histories since.
+    """
+    return lease.taken == member.given and _deliveries(share.handed_out(lease.shares, lease.taken)) == _deliveries(
+        member.shares
+    )
+
+
+def _deliveries(shares: Iterable[Share]) -> dict[int, int]:
+    """Return the numbers of the messages that were delivered equally often, by how often that was."""
+    found: dict[int, int] = {}
+    for one in shares:
+        found[one.deliveries] = found.get(one.deliveries, 0) | one.of
+    return found
 
 
 def after_hand_out(lease: Lease) -> Lease:

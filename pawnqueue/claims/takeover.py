@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from pawnqueue.claims import effects, packs
 from pawnqueue.domain import layout
-from pawnqueue.domain.claim_record import ClaimRecord
+from pawnqueue.domain.claim_record import ClaimRecord, Member
 from pawnqueue.domain.judgement import UnitState, needs_record
 from pawnqueue.domain.judgement import judge as judge_unit
 from pawnqueue.domain.lease import Lease
@@ -124,22 +124,29 @@ class _Judging:
             if self._dry_run or await self._create_fenced(stem):
                 judged.free.update(_not_handed_out(by_state[UnitState.UNRECORDED]))
             return
-        if by_state[UnitState.DECIDED]:
-            versions: dict[str, str] = {uuid: lease.version for uuid, lease in by_state[UnitState.DECIDED].items()}
+        decided = by_state[UnitState.DECIDED]
+        # A claim that began once more, and did not get as far as its record, has newer leases than the record.
+        anew = {uuid: one for uuid, one in decided.items() if _is_newer_of_pack(one.value, record.members[uuid])}
+        judged.free.update(_not_handed_out(anew))
+        versions: dict[str, str] = {uuid: lease.version for uuid, lease in decided.items() if uuid not in anew}
+        if versions:
             judged.decided.append((record, versions))
         judged.free.update(_not_handed_out(by_state[UnitState.NOT_LISTED]))
         lapsed = by_state[UnitState.LAPSED]
         if lapsed and await self._has_ended(found):
+            anew = {uuid: one for uuid, one in lapsed.items() if _is_newer(one.value, record.members[uuid])}
+            judged.free.update(_not_handed_out(anew))
             # ⚑ §5.4: what was decided of some messages of a pack is carried out before anybody is given the others.
             in_part: dict[str, str] = {
-                uuid: lease.version for uuid, lease in lapsed.items() if record.members[uuid].decided
+                uuid: lease.version
+                for uuid, lease in lapsed.items()
+                if record.members[uuid].decided and uuid not in anew
             }
             if in_part:
                 judged.decided.append((record.model_copy(update={"state": "expired"}), in_part))
-            lapsed = {uuid: _handed_out(lease) for uuid, lease in lapsed.items() if uuid not in in_part}
-            # A claim that began once more, and did not get as far as its record, has newer leases than the record.
-            anew = {uuid: one for uuid, one in lapsed.items() if one.value.deliveries > record.members[uuid].deliveries}
-            judged.free.update({**lapsed, **_not_handed_out(anew)})
+            judged.free.update(
+                {uuid: _handed_out(lease) for uuid, lease in lapsed.items() if uuid not in in_part and uuid not in anew}
+            )
 
     def _state(self, lease: Versioned[Lease], unit_id: str, record: ClaimRecord | None) -> UnitState:
         return judge_unit(lease.value, unit_id, record, now=self._now, margin=self._context.margin).state
@@ -197,6 +204,15 @@ async def named_by_others(
     for part in await for_each(named, others, at_once=context.at_once):
         found.update(part)
     return found
+
+
+def _is_newer(lease: Lease, member: Member) -> bool:
+    """Say whether a lease is newer than the record of the claim that it names."""
+    return _is_newer_of_pack(lease, member) if member.is_pack else lease.deliveries > member.deliveries
+
+
+def _is_newer_of_pack(lease: Lease, member: Member) -> bool:
+    return member.is_pack and not packs.is_of(lease, member)
 
 
 def _handed_out(found: Versioned[Lease]) -> Versioned[Lease]:
