@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, PublishError, StoreError
 from tests.sim.prepared import TOPIC
-from tests.sim.stage import ALL_SETTINGS, TROUBLE, TROUBLED, TTLS, Stage, holder_of, units
+from tests.sim.stage import ALL_SETTINGS, TROUBLE, TROUBLED, TTLS, Stage, holder_of
 from tests.sim.sweeps import sweep
 from tests.support.claims import trusted_until
 from tools.kit.settlements import settlement_of
@@ -207,8 +207,8 @@ async def ack(stage: Stage, queue: PawnQueue, claim: Claim, ids: Iterable[str]) 
 
 def note(stage: Stage, claim: Claim, result: Settlement) -> None:
     """Write down what a settlement said."""
-    now, unit_of = stage.world.loop.now, units(claim)
+    now = stage.world.loop.now
     stage.history.acked += [(now, one, claim.claim_id) for one in result.acked]
     for how in ("acked", "buried", "released"):
         for one in getattr(result, how):
-            stage.history.settled.append((now, unit_of[one], claim.claim_id, how))
+            stage.history.settled.append((now, stage.unit_of(claim, one), claim.claim_id, how))

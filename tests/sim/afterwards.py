@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from pawnqueue import PawnQueue, StoreError
 from pawnqueue.catalog import letters as dead_letters
 from pawnqueue.catalog import units
-from pawnqueue.domain import layout
+from pawnqueue.domain import layout, pack
+from pawnqueue.domain.record import UnreadableRecordError
 from tests.sim.actors import ack, claimed, note, shaken
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import RETENTION, SETTINGS, STRANGER, Stage
@@ -25,15 +26,18 @@ if TYPE_CHECKING:
 POLL = 16.0
 
 
-async def afterwards(stage: Stage) -> list[str]:
-    """Let two consumers and a janitor finish in calm weather, and judge."""
+async def afterwards(stage: Stage, poll: float = POLL) -> list[str]:
+    """Let two consumers and a janitor finish in calm weather, and judge.
+
+    :param poll: how long a message waits at most until both have looked, and have taken all that they found.
+    """
     world = stage.world
     for name in ("X", "Y"):
         process = world.process(name)
-        process.spawn(_finish(stage, process))
+        process.spawn(_finish(stage, process, poll))
     sweeper = world.process("J9")
     sweeper.spawn(_sweep_up(sweeper))
-    stage.truth.judge(Bounds(POLL, late=world.first_weather.lateness))
+    stage.truth.judge(Bounds(poll, late=world.first_weather.lateness))
     finished = await world.until_idle(at_most=50_000.0)
     broken = [] if finished else ["waits for ever: somebody has not come to an end in calm weather"]
     return broken + stage.violations(left=set(ids_left(stage))) + garbage(stage)
@@ -46,13 +50,14 @@ async def quiet(stage: Stage) -> None:
     await stage.world.calm()
 
 
-async def _finish(stage: Stage, process: Process) -> None:
+async def _finish(stage: Stage, process: Process, poll: float) -> None:
     """Consume until nothing is left to wait for."""
     chance = stage.world.stream(f"actor {process.name}")
     async with PawnQueue.open(SETTINGS, store=process.store, clock=process.clock) as queue:
-        for _ in range(60):
+        for _ in range(60 if poll == POLL else 240):
             try:
-                claim = await claimed(stage, process, queue, max_messages=10, ttl=30.0)
+                most = 10 if poll == POLL else chance.choice((1, 4, 12, 20))
+                claim = await claimed(stage, process, queue, max_messages=most, ttl=30.0)
             except StoreError as error:
                 await shaken(stage, process, error)  # without conditional writes, a write that took long proves nothing
                 continue
@@ -60,6 +65,8 @@ async def _finish(stage: Stage, process: Process) -> None:
                 stage.believe(process, claim)
                 stage.stops(process, claim)
                 note(stage, claim, await ack(stage, queue, claim, claim.ids))
+                if poll > POLL:
+                    continue
             elif not _is_there_work(stage):
                 break
             await process.clock.sleep(chance.uniform(8, POLL))
@@ -67,7 +74,7 @@ async def _finish(stage: Stage, process: Process) -> None:
 
 
 def _is_there_work(stage: Stage) -> bool:
-    folders = (units.folder(TOPIC), layout.leases(TOPIC))
+    folders = (units.folder(TOPIC), units.packs_folder(TOPIC), layout.leases(TOPIC))
     return any(not is_exempt(stage, key) for folder in folders for key in stage.world.bucket.below(folder))
 
 
@@ -83,6 +90,12 @@ async def _sweep_up(process: Process) -> None:
 def ids_left(stage: Stage) -> Iterable[str]:
     """Return the ids of what is in the topic: messages and dead letters."""
     bucket = stage.world.bucket
+    for key in bucket.below(units.packs_folder(TOPIC)):
+        unit = units.parse(key)
+        with suppress(UnreadableRecordError, AttributeError):
+            for line in pack.lines_of(bucket.body(key) or b"", unit.count if unit else 0, key):
+                with suppress(ValueError):
+                    yield json.loads(line).get("id", "")
     for folder in (units.folder(TOPIC), dead_letters.folder(TOPIC)):
         for key in bucket.below(folder):
             if not key.endswith(".reason.json"):
@@ -95,7 +108,13 @@ def garbage(stage: Stage) -> list[str]:
     bucket = stage.world.bucket
     left = [
         key
-        for folder in (units.folder(TOPIC), layout.leases(TOPIC), layout.claims(TOPIC), layout.PROBES)
+        for folder in (
+            units.folder(TOPIC),
+            units.packs_folder(TOPIC),
+            layout.leases(TOPIC),
+            layout.claims(TOPIC),
+            layout.PROBES,
+        )
         for key in bucket.below(folder)
         if not is_exempt(stage, key)
     ]

@@ -19,6 +19,7 @@ from tests.sim.crowd import crowd
 from tests.sim.csprng import csprng, csprng_late
 from tests.sim.duel import duel
 from tests.sim.long import long
+from tests.sim.packs import packs
 from tests.sim.patience import patience
 from tests.sim.prepared import WITHIN
 from tests.sim.scenario import schedule
@@ -58,9 +59,11 @@ class Arena:
 #: Where schedules are played. A seed means another schedule in each arena, so what has once failed is kept with its
 #: arena's name: the shares may be changed.
 ARENAS = {
-    "schedule": Arena(schedule, 24),
-    "duel": Arena(duel, 19),
-    "crowd": Arena(crowd, 19),
+    "schedule": Arena(schedule, 20),
+    "duel": Arena(duel, 16),
+    "crowd": Arena(crowd, 16),
+    "packs": Arena(packs, 7),
+    "packs-csprng": Arena(packs, 3, conditional=False),
     "writing": Arena(writing, 4),
     "patience": Arena(patience, 7),
     "patience-csprng": Arena(patience, 3, conditional=False),

@@ -89,9 +89,9 @@ class Stage:
         self.unseen = Unseen(self.world)
         self.world.listeners += [self.truth.hear, self.unseen.hear]
 
-    def create_topic(self, most: int | None) -> None:
+    def create_topic(self, most: int | None, *, packs: bool | None = None) -> None:
         """Make the topic, and remember how often its messages may be delivered."""
-        record = TopicRecord(topic=TOPIC, settings=TopicSettings(max_deliveries=most))
+        record = TopicRecord(topic=TOPIC, settings=TopicSettings(max_deliveries=most, packs=packs))
         self.world.bucket.plant(layout.topic_marker(TOPIC), record.encode())
         self.truth.most = most
 
@@ -110,9 +110,17 @@ class Stage:
         returned = process.returned.get(id(claim), now)
         if now >= deadline and (returned < deadline or process.running(deadline, now) < 0.01):
             return holder  # it slept over all of its time, between the claim's return and its first look at it
-        for one, unit in units(claim).items():
+        for unit, one in self.given(claim).items():
             self.history.hold(holder, unit, one, now, deadline - self.unseen.of(process))
         return holder
+
+    def given(self, claim: Claim) -> dict[str, str]:
+        """Return the ids of a claim's messages, by their units."""
+        return {unit: one for one, unit in units(claim).items()}
+
+    def unit_of(self, claim: Claim, shown: str) -> str:
+        """Return the unit of a message that a settlement of the claim names."""
+        return units(claim)[shown]
 
     def renewed(self, process: Process, claim: Claim) -> None:
         """Write down until when the claim is trusted now."""

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from pawnqueue.catalog import units
 from pawnqueue.claims.bodies import OUT_OF_DELIVERIES
-from pawnqueue.domain import layout
+from pawnqueue.domain import layout, numbers
 from pawnqueue.stores.port import Done, StoredObject
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, WITHIN
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from tests.sim.world import World
     from tools.kit.history import History, Hold
@@ -126,6 +126,9 @@ class Truth:
     never: dict[str, frozenset[str]] = field(default_factory=dict)
     """Units that must not be buried for these reasons: they are valid, and some, or all, cannot read them."""
 
+    letters: dict[str, str] = field(default_factory=dict)
+    """Of the dead letters of messages of packs, by their ids: which messages they are."""
+
     interruptions: list[tuple[str, float]] = field(default_factory=list)
     """Which process's claim ended without an answer, and when: it was killed, cancelled, or the store failed."""
 
@@ -168,14 +171,14 @@ class Truth:
 
         :param only: of these units alone.
         """
-        handed = {(hold.unit, hold.holder.claim) for hold in self.history.holds}
+        handed = {(object_of(hold.unit), hold.holder.claim) for hold in self.history.holds}
         for uuid, lease in self._leases.items():
             stem = lease["claim"]
             if lease["state"] != "held" or lease["consumer_id"] != consumer or self._landed[uuid] < since:
                 continue
             if only is not None and uuid not in only:
                 continue
-            if stem in stems if stems is not None else (uuid, stem) not in handed:
+            if stem in stems if stems is not None else (object_of(uuid), stem) not in handed:
                 self._freed[uuid] = (self._turn(uuid), self.world.loop.now)
                 self._reconsider(uuid)
 
@@ -191,6 +194,15 @@ class Truth:
     def members_of(self, stem: str) -> set[str]:
         """Return the units that a claim's record names."""
         return set(self._records[stem]["members"])
+
+    def excuse(self, uuid: str, stem: str) -> None:
+        """A claim has buried what it won, or a part of it, and handed nothing out: that is not in vain."""
+        self._too_short.add((uuid, stem))
+
+    def listed(self, entry: str, *, but: str) -> set[str]:
+        """Return the claims, without one, whose records have listed a message, and do not say that nobody saw it."""
+        counted = self._counted[entry].items()
+        return {name for name, one in counted if not one.unseen and name != but}
 
     def was_ended(self, stem: str) -> bool:
         """Say whether somebody has ended a claim, or its time is over."""
@@ -210,7 +222,7 @@ class Truth:
             return
         folder, _, name = key[len(_ROOT) :].partition("/")
         match folder:
-            case "messages":
+            case "messages" | "packs":
                 self._see_message(key, there=after is not None)
             case "leases":
                 self._see_lease(key, after)
@@ -228,8 +240,8 @@ class Truth:
         if not told or not key.startswith(_CLAIMS):
             return
         stem = key[len(_CLAIMS) :].removesuffix(".json")
-        for uuid in self._records.get(stem, _EMPTY)["members"]:
-            one = self._counted[uuid].get(stem)
+        for entry, _ in _given_by(self._records.get(stem, _EMPTY)):
+            one = self._counted[entry].get(stem)
             if one is not None and one.consumer == who:
                 one.known = min(one.known, self.world.loop.now)
 
@@ -244,7 +256,6 @@ class Truth:
         if uuid is None:
             return
         before = self._leases.get(uuid, _EMPTY_LEASE)
-        counted = self._counted[uuid].get(before["claim"])
         if after is None:
             self._leases.pop(uuid, None)
         else:
@@ -262,8 +273,10 @@ class Truth:
                 if lease["until"] - EPOCH - self.world.loop.now < self._needed:
                     self._too_short.add((uuid, lease["claim"]))
         now = self._leases.get(uuid, _EMPTY_LEASE)
-        if counted is not None and (now["state"], now["claim"]) != (before["state"], before["claim"]):
-            counted.decided = True
+        if (now["state"], now["claim"]) != (before["state"], before["claim"]):
+            for entry, _ in _given_by(self._records.get(before["claim"], _EMPTY), uuid):
+                if before["claim"] in self._counted[entry]:
+                    self._counted[entry][before["claim"]].decided = True
         self._reconsider(uuid)
 
     def _see_record(self, stem: str, after: StoredObject | None) -> None:
@@ -271,17 +284,17 @@ class Truth:
         if after is None:
             record = self._records.pop(stem, None)
             members.update(record["members"] if record else ())
-            for uuid in members & self._counted.keys():
-                one = self._counted[uuid].pop(stem, None)
+            for entry, _ in _given_by(record or _EMPTY):
+                one = self._counted[entry].pop(stem, None)
                 if one is not None:
                     one.gone = self.world.loop.now
-                    self._counted[uuid][f"{stem}, deleted at {one.gone}"] = one
+                    self._counted[entry][f"{stem}, deleted at {one.gone}"] = one
         else:
             record = self._records[stem] = {**_EMPTY, **_json(after.body)}
             members.update(record["members"])
-            for uuid in members:
+            for entry, decision in _given_by(record):
                 one = Counted(record["consumer"], self.world.loop.now, _end_of(record) - EPOCH)
-                counted, decision = self._counted[uuid].setdefault(stem, one), record["settled"].get(uuid)
+                counted = self._counted[entry].setdefault(stem, one)
                 if not counted.decided:  # without conditions, what was written may be overwritten before it counts
                     counted.unseen = decision is not None and decision.get("unseen", False)
         members.update(uuid for uuid, lease in self._leases.items() if lease["claim"] == stem)
@@ -334,6 +347,8 @@ class Truth:
         if decision is not None:
             return "decided", max(over, decision.get("until", 0.0) - EPOCH if decision["how"] == "released" else over)
         end = record["until"] if record["state"] == "open" else _end_of(record)
+        if record["members"][uuid].get("decided"):  # of some of a pack's messages: that is carried out before
+            return "decided", end + MARGIN - EPOCH
         return self._abandoned(uuid, lease), end + MARGIN - EPOCH
 
     def _abandoned(self, uuid: str, lease: dict[str, Any]) -> str:
@@ -358,13 +373,13 @@ class Truth:
         """Return which messages waited longer than the bound of their lane, or were won again and again in vain."""
         for uuid, wait in self._waits.items():
             self._close(uuid, wait)
-        handed = {(hold.unit, hold.holder.claim) for hold in self.history.holds}
+        handed = {(object_of(hold.unit), hold.holder.claim) for hold in self.history.holds}
         allowed = self._allowed_in_vain() + len(self.interruptions)
         for uuid, stems in self._won.items():
             vain = 0
             for stem in stems:
                 if (uuid, stem) not in self._too_short:
-                    vain = 0 if (uuid, stem) in handed else vain + 1
+                    vain = 0 if (object_of(uuid), stem) in handed else vain + 1
                 if vain > allowed and self._bounds is not None:
                     self._broken.append((uuid, f"waited too long: {uuid} won {vain} times and never handed out"))
                     break
@@ -377,7 +392,8 @@ class Truth:
     def fill(self, history: History) -> None:
         """Tell the history what was buried, and how often each message was to be handed out by the bucket's records."""
         dead = [process.name for process in self.world.processes.values() if not process.alive]
-        for uuid, reason in self._buried.items():
+        for letter, reason in self._buried.items():
+            uuid = self.letters.get(letter, letter)
             if reason in self.never.get(uuid, ()):
                 history.broken.append(f"buried though it is valid: {uuid}, {reason}")
             if reason == OUT_OF_DELIVERIES and self.most is not None:
@@ -420,6 +436,30 @@ _EMPTY_LEASE: dict[str, Any] = {"state": "", "claim": ""}
 _EMPTY: dict[str, Any] = {
     "members": {}, "settled": {}, "state": "open", "until": 0.0, "session_until": None, "session": "", "consumer": "",
 }  # fmt: skip
+
+
+def entry_of(unit: str, number: int) -> str:
+    """Name one message of a pack, in whatever unit it is claimed."""
+    return f"{layout.uuid_of(unit)}#{number}"
+
+
+def object_of(entry: str) -> str:
+    """Return the uuid of the object that a message is in, or that a unit is of."""
+    return layout.uuid_of(entry.partition("#")[0])
+
+
+def _given_by(record: dict[str, Any], only: str = "") -> Iterator[tuple[str, dict[str, Any] | None]]:
+    """Give each message that a claim's record lists (or those of one unit), and what was decided of it."""
+    members = {only: record["members"][only]} if only in record["members"] else {} if only else record["members"]
+    for unit, member in members.items():
+        whole = record["settled"].get(unit)
+        shares = member.get("shares", ())
+        if not shares:
+            yield unit, whole
+        for number in (number for share in shares for number in numbers.each(numbers.from_text(share["of"]))):
+            parts = member.get("decided", ())
+            part = next((part for part in parts if numbers.from_text(part["of"]) >> number & 1), None)
+            yield entry_of(unit, number), part if whole is None or whole["how"] == "mixed" else whole
 
 
 def _end_of(record: dict[str, Any]) -> float:
