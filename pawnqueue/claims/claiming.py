@@ -222,9 +222,8 @@ class Attempt:
 
     async def _win_of(self, pool: list[Candidate]) -> Won:
         alike, others = await self._of_one_kind(pool)
-        # A record of more single messages could not be read. A bad pack is one unit, so that no larger batch is tried.
-        is_packed = bool(alike) and alike[0].unit.is_pack
-        self._size = self._request.max_messages if is_packed else min(self._size, MAX_CLAIM_MESSAGES)
+        if alike and not alike[0].unit.is_pack:
+            self._size = min(self._size, MAX_CLAIM_MESSAGES)  # a record of more could not be read
         picks = self._contention.picks(alike, self._size)
         left: list[Candidate] = []
         try:
