@@ -65,7 +65,10 @@ async def test_what_comes_while_a_put_is_under_way_is_in_the_next(world: World, 
     """The first call is sent at once, alone; all that come before its answer share one pack, in their order."""
     first = begun(ann, numbered(2))
     await world.later(LATENCY / 2)
-    others = begun(ann, numbered(1, 2), numbered(3, 3), numbered(1, 6))
+    others = []
+    for call in (numbered(1, 2), numbered(3, 3), numbered(1, 6)):
+        others += begun(ann, call)
+        await world.later(LATENCY / 8)
     ids = [one for call in await asyncio.gather(*others) for one in call]
     assert (singles_in(world), [unit.count for unit in packs_in(world)]) == (2, [5])
     assert [(body["id"], body["payload"]["n"]) for body in messages_in(world)] == list(
@@ -153,6 +156,16 @@ async def test_a_deleted_topic_fails_all_calls(world: World, ann: Process, bob: 
     assert [type(outcome) for outcome in outcomes] == [TopicNotFoundError] * 2
     assert all("Nothing was published" in str(outcome) for outcome in outcomes)
     assert not world.bucket.below(f"{TOPIC}/")
+
+
+async def test_what_a_deletion_may_leave_is_told_of_each_calls_own_messages(
+    world: World, ann: Process, bob: Process
+) -> None:
+    """If a shared pack may not have been removed again, each error counts the messages of its own call."""
+    await bob.queue.delete_topic(TOPIC, force=True)
+    ann.client.inject("denied", "DELETE", "*/packs/*")
+    outcomes = await asyncio.gather(*begun(ann, numbered(1), numbered(2, 1)), return_exceptions=True)
+    assert ["Of 1 of the 1 messages" in str(outcomes[0]), "Of 2 of the 2 messages" in str(outcomes[1])] == [True, True]
 
 
 async def test_a_defect_is_raised_by_all_calls(ann: Process, monkeypatch: pytest.MonkeyPatch) -> None:
