@@ -38,6 +38,27 @@ def test_the_page_names_these_prices() -> None:
     assert "PUT, COPY and\nLIST $5.00 a million, GET and HEAD $0.40, DELETE free" in PAGE
 
 
+@pytest.mark.parametrize(("size", "batch"), [(1000, 10_000), (100, 10_000), (1000, 10)])
+async def test_a_million_messages_in_packs(world: World, size: int, batch: int) -> None:
+    """Publishing packs, and claiming and acking their messages in batches of each size, cost what the page says."""
+    world.topic(packs=True)
+    publisher = await world.process(packs={"messages": size})
+    consumer = await world.process()
+    count = 20_000 if batch > size else 2_000
+    with publisher.client.counting() as published:
+        for _ in range(count // 10_000 or 1):
+            await publisher.queue.publish(TOPIC, numbered(min(count, 10_000)), producer="shop")
+    done = 0
+    with consumer.client.counting() as consumed:
+        while done < count:
+            claim = await consumer.queue.claim(TOPIC, "billing", max_messages=batch)
+            assert (await consumer.queue.ack(claim)).complete
+            done += len(claim)
+    told = row(f"{size:,}, claimed by {batch:,}")
+    millions = [dollars(published) / count, dollars(consumed) / count]
+    assert [*millions, sum(millions)] == pytest.approx(told, rel=0.02)
+
+
 @pytest.mark.parametrize("batch", [1, 10, 100])
 async def test_a_million_messages(world: World, batch: int) -> None:
     """Publishing, and claiming and acking, in batches of each size cost what the page says."""
