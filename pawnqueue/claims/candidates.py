@@ -16,7 +16,7 @@ from pawnqueue.claims.background import BackgroundWork
 from pawnqueue.claims.register_cache import MIN_RETRY_SECONDS, RegisterCache
 from pawnqueue.claims.set_aside import BadBatches, SetAside
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
-from pawnqueue.domain import layout, numbers, share
+from pawnqueue.domain import layout, numbers
 from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.domain.pack import MAX_STORED_PACK_BYTES
 from pawnqueue.errors import PawnQueueError
@@ -87,6 +87,11 @@ class Candidate:
         return None if told is None else told.value
 
     @property
+    def due_at(self) -> float:
+        """Of a slice without a lease of its own: the server time from which its first message may be claimed."""
+        return 0.0 if self.root is None else min(one.until for one in packs.shares_of(self.unit, self.root.value))
+
+    @property
     def count(self) -> int:
         """How many messages a claim may take."""
         return self.of.bit_count() if self.of else self.unit.count
@@ -96,14 +101,6 @@ class Candidate:
         """About how many bytes of messages a claim takes."""
         whole = self.unit.size * PACK_EXPANSION if self.unit.is_pack else self.unit.size
         return whole * self.count // layout.count_in(self.unit.name) if self.unit.is_pack else whole
-
-    @property
-    def parts(self) -> int:
-        """How many parts the record of a claim has of it, at most; 0 for a single message."""
-        if not self.unit.is_pack or self.history is None:
-            return int(self.unit.is_pack)
-        shares = share.only(self.history.shares, self.unit.numbers)
-        return sum(1 for one in shares for _ in numbers.runs(one.of)) or 1
 
     def cut(self, messages: int) -> Candidate:
         """Return the candidate with no more messages than these."""
@@ -357,10 +354,11 @@ class Finder:
                     view.due = min(view.due, now + self.set_aside.seconds_left(self._cache.claim_of(unit.id, lease)))
                     continue
                 candidate = Candidate(unit, root=roots.get(unit.id))
-                if lease is None:
-                    free.append(candidate)
-                elif (due := self._cache.due_at(unit.id, lease)) > now:
+                due = candidate.due_at if lease is None else self._cache.due_at(unit.id, lease)
+                if due > now:
                     view.due = min(view.due, due)
+                elif lease is None:
+                    free.append(candidate)
                 else:
                     self._choose(doubtful, candidate)
         view.cursor = max(view.cursor, page.cursor)

@@ -140,3 +140,20 @@ async def test_a_claim_that_begins_once_more_is_not_a_hand_out(world: World, dec
     assert had == ({0: 3, 1: 3, 2: 3, 3: 2} if decided == "nothing" else {0: 1, 1: 3, 2: 3, 3: 3})
     assert not world.bucket.below(letters.folder(TOPIC).removeprefix(f"{TOPIC}/"))
     assert is_empty(world)
+
+
+async def test_a_delayed_slice_keeps_no_other_back(world: World) -> None:  # noqa: F811
+    """Of a pack that is split, what is given back is claimed at once, whatever else of the pack is delayed."""
+    world.plant_pack(10)
+    ann, bob = await world.process(), await world.process()
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=10)
+    await ann.queue.requeue(claim, claim[5:], delay=3600)
+    await ann.queue.requeue(claim, claim[:5])
+    had = [await ann.queue.claim(TOPIC, "c", max_messages=2, ttl=1000) for _ in range(3)]
+    assert [len(each) for each in had] == [2, 2, 1]
+    for _ in range(60):
+        assert not await bob.queue.claim(TOPIC, "c", max_messages=2)
+        await world.later(5)
+    await ann.queue.requeue(had[0])
+    await world.later(15)
+    assert numbers(await bob.queue.claim(TOPIC, "c", max_messages=2)) == [0, 1]
