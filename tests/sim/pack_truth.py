@@ -18,7 +18,7 @@ from pawnqueue.domain import layout, numbers, pack
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.stores.port import StoredObject
 from tests.sim.prepared import TOPIC
-from tests.sim.stage import Stage
+from tests.sim.stage import PUBLISHERS, Stage
 from tests.sim.truth import entry_of
 from tools.kit.history import Holder
 
@@ -121,18 +121,27 @@ class PackStage(Stage):
             if self.ids.get(unit) != one:
                 broken.append(f"given another body: {unit} has {self.ids.get(unit)}, and not {one}")
             until, by = self.delayed.get(unit, (0.0, stem))
-            if by != stem and now < until - EARLY:
+            if by != stem and now < until - EARLY and one not in self.reborn:
                 broken.append(f"given too early: {unit} to {stem} at {now:.1f}, delayed until {until:.1f} by {by}")
-        if claim.has_payloads:
-            for message in claim:
-                entry = _entry(message.unit)
+        for message in claim if claim.has_payloads else ():
+            entry = _entry(message.unit)
+            if entry in self.entries and message.id not in self.reborn:
                 before = {hold.holder.claim for hold in self.history.holds if hold.unit == entry} - {stem}
-                if entry in self.entries and message.deliveries <= len(before):
+                if message.deliveries <= len(before):
                     broken.append(f"deliveries: {entry} to {stem} for the {message.deliveries}th time: {before}")
                 listed = self.truth.listed(entry, but=stem)
-                if entry in self.entries and message.deliveries > len(listed) + 1:
+                if message.deliveries > len(listed) + 1:
                     broken.append(f"deliveries: {entry} to {stem} not {message.deliveries}th: {listed}")
         return super().believe(process, claim)
+
+    def note_delay(self, unit: str, claim: Claim, reason: str, until: float) -> None:
+        """Note until when a message is delayed that was given back, with this reason by this very call.
+
+        If another session had given it back before, that one's decision counts.
+        """
+        decision = self.truth.decision_of(unit, claim.stem)
+        if decision is not None and decision.get("reason") == reason:
+            self.delayed[unit] = (until, claim.stem)
 
     # --- what the bucket shows ---
 
@@ -143,7 +152,7 @@ class PackStage(Stage):
             case "messages" if after is not None and (parsed := units.parse(key)) is not None:
                 self.ids[parsed.id] = _id_in(after.body)
             case "packs" if before is None and after is not None:
-                self._meet_pack(key, after.body)
+                self._meet_pack(who, key, after.body)
             case "packs" if before is not None and after is None:
                 self._judge_deletion(key)
             case "claims" if after is not None:
@@ -161,10 +170,14 @@ class PackStage(Stage):
             if lease["state"] == "held":
                 self._seen_held.add((who, layout.uuid_of(unit), lease["claim"]))
 
-    def _meet_pack(self, key: str, body: bytes) -> None:
+    def _meet_pack(self, who: str, key: str, body: bytes) -> None:
         unit = units.parse(key)
         if unit is None:
             return
+        again = [entry for entry in self.entries.values() if entry.pack == layout.uuid_of(unit.id)]
+        if again and not who.startswith(PUBLISHERS):
+            self.history.broken.append(f"{who} has brought back {key}")
+        self.reborn.update(entry.id for entry in again)
         lines: list[bytes] = []
         with suppress(UnreadableRecordError):
             lines = pack.lines_of(body, unit.count, key)
@@ -186,7 +199,7 @@ class PackStage(Stage):
         left = [
             name
             for name, entry in self.entries.items()
-            if entry.pack == layout.uuid_of(unit.id) and not entry.is_finished
+            if entry.pack == layout.uuid_of(unit.id) and not entry.is_finished and entry.id not in self.reborn
         ]
         self.history.broken += [f"its pack was deleted: {name}" for name in left]
 

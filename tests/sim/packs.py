@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pawnqueue import PawnQueue, StoreError
+from pawnqueue import LeaseLostError, PawnQueue, PublishError, StoreError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import pack
 from pawnqueue.domain.record import canonical
@@ -19,6 +19,7 @@ from tests.sim.actors import claimed, dag_janitor, janitor, keep, note, publishe
 from tests.sim.afterwards import POLL, afterwards, quiet
 from tests.sim.bucket import EPOCH
 from tests.sim.csprng import FAIR, HARSH, SLOW_BUT_ANSWERED
+from tests.sim.manners import interrupted, kept_alive
 from tests.sim.pack_truth import PackStage
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import ALL_SETTINGS, RETENTION, SHORT_RETENTION, TROUBLE, TROUBLED, TTLS
@@ -26,11 +27,13 @@ from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Iterable, Sequence
+    from collections.abc import Awaitable, Coroutine, Iterable, Sequence
 
     from pawnqueue import Claim, Message, Settlement
     from tests.sim.processes import Process
     from tests.sim.world import World
+
+T = TypeVar("T")
 
 LARGEST_PACK = 12
 #: How many messages a consumer asks for.
@@ -62,7 +65,7 @@ async def _packs(world: World) -> list[str]:
         start(stage, name, consumer)
     for name, actor in (
         ("P2", publisher), ("P3", pack_publisher), ("R1", redriver), ("R2", redriver), ("J1", janitor),
-        ("J2", dag_janitor), ("Z1", twin), ("Z2", twin),
+        ("J2", dag_janitor), ("Z1", twin), ("Z2", twin), ("H1", hasty), ("K1", keeper),
     ):  # fmt: skip
         if chance.random() < 0.5:
             start(stage, name, actor)
@@ -116,17 +119,30 @@ def _line(message_id: str, number: int, now: float) -> bytes:
     )
 
 
-async def pack_publisher(stage: PackStage, process: Process, _: PawnQueue, chance: random.Random) -> None:
+async def pack_publisher(stage: PackStage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Publish packs of all sizes. Now and then some lines are not messages, or all of it is not a pack."""
-    for _number in range(chance.choice((1, 2, 3))):
+    for _ in range(chance.choice((1, 2, 3))):
         await process.clock.sleep(chance.uniform(0, 15))
         count = chance.randint(1, LARGEST_PACK)
+        if chance.random() < 0.5:
+            await _publish(stage, queue, count)
+            continue
         draw = chance.random()
         bad: Sequence[int] = ()
         if draw > 0.8:
             bad = range(count) if draw < 0.86 else chance.sample(range(count), chance.randint(1, count))
         body = chance.choice((b"", b"no pack", pack.pack_body([b"{}"] * (count + 1)))) if draw > 0.96 else None
         stage.history.published.update(plant(stage, count, bad, body=body))
+
+
+async def _publish(stage: PackStage, queue: PawnQueue, count: int) -> None:
+    try:
+        ids = await queue.publish(TOPIC, [{"n": number} for number in range(count)], pack=True)
+    except PublishError as error:
+        ids = error.published
+    except StoreError:
+        return
+    stage.history.published.update(ids)
 
 
 # --- consuming ---
@@ -275,9 +291,7 @@ async def settle(  # noqa: PLR0913, PLR0917 - who settles what, and how
     result = await settlement_of(calling)
     note(stage, claim, result)
     for one in result.released:
-        unit = stage.unit_of(claim, one)
-        if stage.ids[unit] in known and reason in stage.requeued[stage.ids[unit]]:
-            stage.delayed[unit] = (now + delay, f"{claim.claim_id}.{claim.generation}")
+        stage.note_delay(stage.unit_of(claim, one), claim, reason, now + delay)
 
 
 def _note(reasons: dict[str, set[str]], ids: Iterable[str], reason: str) -> None:
@@ -308,6 +322,54 @@ async def doomed(stage: PackStage, process: Process, queue: PawnQueue, chance: r
             await work(stage, process, queue, claim, ttl)
     except TROUBLE as error:
         await shaken(stage, process, error)
+
+
+async def hasty(stage: PackStage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Cancel every other call at a random moment."""
+
+    async def maybe(call: Coroutine[Any, Any, T]) -> T | None:
+        if chance.random() < 0.5:
+            return await call
+        result = await interrupted(process, call, chance)
+        if result is None:
+            stage.truth.interruptions.append((process.name, stage.world.loop.now))
+        return result
+
+    for number in range(6):
+        await process.clock.sleep(chance.uniform(0, 8))
+        ttl = chance.choice(TTLS)
+        claim_id = f"{process.name}-{number // 2}" if chance.random() < 0.4 else None
+        claim: Claim | None = None
+        try:
+            if chance.random() < 0.2:
+                await maybe(_publish(stage, queue, 3))
+            claim = await maybe(ask(stage, process, queue, chance.choice(SIZES), ttl=ttl, claim_id=claim_id))
+            if not claim:
+                continue
+            stage.believe(process, claim)
+            await process.clock.sleep(chance.uniform(0, ttl / 2))
+            await maybe(queue.renew(claim, ttl=ttl))
+            stage.renewed(process, claim)
+            stage.stops(process, claim)
+            while left := _left_of(stage, claim):
+                await maybe(settle(stage, process, queue, claim, chance, left))
+        except TROUBLE as error:
+            if isinstance(error, LeaseLostError) and claim:
+                stage.stops(process, claim)
+            await shaken(stage, process, error)
+
+
+async def keeper(stage: PackStage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Work slowly, and let keep_alive renew the claim meanwhile."""
+    for _ in range(3):
+        await process.clock.sleep(chance.uniform(0, 8))
+        try:
+            claim = await ask(stage, process, queue, chance.choice(SIZES), ttl=chance.choice(TTLS), claim_id=None)
+            seconds = chance.uniform(0, 30)
+            if claim and await kept_alive(stage, process, queue, claim, chance, seconds=seconds, buggy=False):
+                await settle(stage, process, queue, claim, chance, _left_of(stage, claim))
+        except TROUBLE as error:
+            await shaken(stage, process, error)
 
 
 # --- one poison message ---

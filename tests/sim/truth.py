@@ -136,6 +136,9 @@ class Truth:
     _from: float = 0.0
     _to: float = math.inf
     _messages: set[str] = field(default_factory=set)
+    """The units that are there: single messages, packs, and the slices of packs that are split."""
+
+    _slices: dict[str, list[str]] = field(default_factory=dict)
     _leases: dict[str, dict[str, Any]] = field(default_factory=dict)
     _landed: dict[str, float] = field(default_factory=dict)
     _records: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -204,6 +207,10 @@ class Truth:
         counted = self._counted[entry].items()
         return {name for name, one in counted if not one.unseen and name != but}
 
+    def decision_of(self, entry: str, stem: str) -> dict[str, Any] | None:
+        """Return what a claim's record tells of a message."""
+        return dict(_given_by(self._records.get(stem, _EMPTY))).get(entry)
+
     def was_ended(self, stem: str) -> bool:
         """Say whether somebody has ended a claim, or its time is over."""
         record = self._records.get(stem)
@@ -249,7 +256,17 @@ class Truth:
         parsed = units.parse(key)
         if parsed is not None:
             (self._messages.add if there else self._messages.discard)(parsed.id)
+            if not there:
+                self._see_slices(parsed.id, [])
             self._reconsider(parsed.id)
+
+    def _see_slices(self, pack_id: str, slices: list[str]) -> None:
+        """A pack is split into these units; none: it is not split, or not any more."""
+        before, self._slices[pack_id] = self._slices.get(pack_id, []), slices
+        self._messages.difference_update(before)
+        self._messages.update(slices)
+        for unit_id in {*before, *slices}:
+            self._reconsider(unit_id)
 
     def _see_lease(self, key: str, after: StoredObject | None) -> None:
         uuid = layout.parse_lease(key)
@@ -273,11 +290,16 @@ class Truth:
                 if lease["until"] - EPOCH - self.world.loop.now < self._needed:
                     self._too_short.add((uuid, lease["claim"]))
         now = self._leases.get(uuid, _EMPTY_LEASE)
+        if "split" in {now["state"], before["state"]}:
+            self._see_slices(uuid, _slices_of(now))
         if (now["state"], now["claim"]) != (before["state"], before["claim"]):
-            for entry, _ in _given_by(self._records.get(before["claim"], _EMPTY), uuid):
-                if before["claim"] in self._counted[entry]:
-                    self._counted[entry][before["claim"]].decided = True
+            self._note_passed_on(uuid, before["claim"])
         self._reconsider(uuid)
+
+    def _note_passed_on(self, uuid: str, stem: str) -> None:
+        for entry, _ in _given_by(self._records.get(stem, _EMPTY), uuid):
+            if stem in self._counted[entry]:
+                self._counted[entry][stem].decided = True
 
     def _see_record(self, stem: str, after: StoredObject | None) -> None:
         members: set[str] = set()
@@ -328,6 +350,8 @@ class Truth:
         lease = self._leases.get(uuid)
         if lease is None:
             return "published", 0.0, turn
+        if lease["state"] in {"split", "done"}:
+            return None
         lane, until = self._held_until(uuid, lease)
         turn_freed, freed = self._freed.get(uuid, ("", math.inf))
         if turn_freed == turn and freed < until:
@@ -436,6 +460,17 @@ _EMPTY_LEASE: dict[str, Any] = {"state": "", "claim": ""}
 _EMPTY: dict[str, Any] = {
     "members": {}, "settled": {}, "state": "open", "until": 0.0, "session_until": None, "session": "", "consumer": "",
 }  # fmt: skip
+
+
+def _slices_of(lease: dict[str, Any]) -> list[str]:
+    """Return the slices that have messages, of a pack that is split by this lease."""
+    unit = units.parse(lease.get("key", ""))
+    if lease["state"] != "split" or unit is None:
+        return []
+    left = 0
+    for share in lease["shares"]:
+        left |= numbers.from_text(share["of"])
+    return [each.id for each in unit.slices(lease["length"]) if each.numbers & left]
 
 
 def entry_of(unit: str, number: int) -> str:
