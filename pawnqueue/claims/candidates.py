@@ -16,7 +16,7 @@ from pawnqueue.claims.background import BackgroundWork
 from pawnqueue.claims.register_cache import MIN_RETRY_SECONDS, RegisterCache
 from pawnqueue.claims.set_aside import BadBatches, SetAside
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
-from pawnqueue.domain import layout, numbers
+from pawnqueue.domain import layout, numbers, share
 from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.domain.pack import MAX_STORED_PACK_BYTES
 from pawnqueue.errors import PawnQueueError
@@ -101,6 +101,14 @@ class Candidate:
         """About how many bytes of messages a claim takes."""
         whole = self.unit.size * PACK_EXPANSION if self.unit.is_pack else self.unit.size
         return whole * self.count // layout.count_in(self.unit.name) if self.unit.is_pack else whole
+
+    @property
+    def parts(self) -> int:
+        """How many parts the record of a claim has of it, at most; 0 for a single message."""
+        if not self.unit.is_pack or self.history is None:
+            return int(self.unit.is_pack)
+        shares = share.only(self.history.shares, self.unit.numbers)
+        return sum(1 for one in shares for _ in numbers.runs(one.of)) or 1
 
     def cut(self, messages: int) -> Candidate:
         """Return the candidate with no more messages than these."""

@@ -19,7 +19,7 @@ from pawnqueue.domain import lease as leases
 from pawnqueue.domain.bounds import MOST_COUNT
 from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.domain.identifiers import Version
-from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES
+from pawnqueue.domain.object_sizes import MAX_CLAIM_FIRST_PARTS, MAX_CLAIM_MESSAGES
 from pawnqueue.errors import CompatibilityError, LeaseLostError, StoreError
 from pawnqueue.events import GivenBack, logger_of
 from pawnqueue.registers.register import Versioned
@@ -269,13 +269,19 @@ class Attempt:
             context.trusted_until(started, min(request.ttl, request.session_ttl)),
         )
         sizes: dict[str, int] = {}
+        parts: dict[str, int] = {}
         max_bytes = request.max_bytes
         if self._size > request.max_messages:
             max_bytes = MAX_BAD_BATCH_BYTES if math.isinf(max_bytes) else max(MAX_BAD_BATCH_BYTES, max_bytes)
         for _ in range(MAX_REPLACEMENT_ROUNDS):
             used = sum(sizes[uuid] for uuid in won.members)
-            batch = picks.take(self._size - won.messages, max_bytes - used, is_first=not won.members)
+            # ⚑ §1: a record with more parts could not be read after all of them are decided.
+            max_parts = MAX_CLAIM_FIRST_PARTS - sum(parts[uuid] for uuid in won.members)
+            batch = picks.take(
+                self._size - won.messages, max_bytes - used, max_parts=max_parts, is_first=not won.members
+            )
             sizes.update({candidate.id: candidate.size for candidate in batch})
+            parts.update({candidate.id: candidate.parts for candidate in batch})
             if not batch or context.clock.elapsed() - started > request.session_ttl * MAX_TTL_SHARE:
                 break
             if batch[0].is_cut and batch[0].unit.is_whole:

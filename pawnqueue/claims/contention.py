@@ -90,7 +90,9 @@ class Picks:
         self._wanted = wanted
         self.left = list(pool)
 
-    def take(self, messages: int, max_bytes: float = math.inf, *, is_first: bool = True) -> list[Candidate]:
+    def take(
+        self, messages: int, max_bytes: float = math.inf, *, max_parts: float = math.inf, is_first: bool = True
+    ) -> list[Candidate]:
         """Take up to ``messages`` messages of neighbours out of the pool: from its head, or anywhere in the window.
 
         ⚑ No claim is given more than it asked for. Of a pack with more messages only some are taken, if it is the first
@@ -98,6 +100,7 @@ class Picks:
 
         :param max_bytes: how large they may be together. A larger one is taken alone if it is the first of its claim.
             Otherwise no consumer with such a limit would ever be given it.
+        :param max_parts: how many parts of a claim's record they may take together.
         """
         count = int(min(messages, self._contention.pace))
         first = 0
@@ -113,7 +116,9 @@ class Picks:
             taken = list(takewhile(lambda candidate: not candidate.is_alone, taken))
         sizes = list(accumulate(candidate.size for candidate in taken))
         counts = accumulate(candidate.count for candidate in taken)
-        fitting = sum(size <= max_bytes and together <= messages for size, together in zip(sizes, counts, strict=True))
+        parts = accumulate(candidate.parts for candidate in taken)
+        together = zip(sizes, counts, parts, strict=True)
+        fitting = sum(size <= max_bytes and count <= messages and part <= max_parts for size, count, part in together)
         if not fitting and is_first and taken:
             fitting = 1
             taken[0] = taken[0].cut(messages)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -31,7 +32,15 @@ from pawnqueue.domain.bounds import (
 )
 from pawnqueue.domain.identifiers import ClaimStem
 from pawnqueue.domain.numbers import Numbers
-from pawnqueue.domain.object_sizes import MAX_CLAIM_MESSAGES, MAX_CLAIM_PARTS
+from pawnqueue.domain.object_sizes import (
+    CLAIM_MEMBER_BYTES,
+    CLAIM_OTHER_BYTES,
+    CLAIM_PART_BYTES,
+    FENCED_NUMBERS_FACTOR,
+    MAX_CLAIM_MESSAGES,
+    MAX_CLAIM_PARTS,
+    MAX_CLAIM_RECORD_BYTES,
+)
 from pawnqueue.domain.record import FORMAT, NEWEST_FORMAT, Part, Record, are_few_unknown, parts_of, to_json
 from pawnqueue.domain.share import Share, are_disjoint, only, union
 
@@ -91,16 +100,20 @@ def _part_of(decision: Decision, of: int) -> PartDecision:
     return PartDecision.model_validate({**decision.model_dump(), "of": of})
 
 
-def _joined(parts: Iterable[PartDecision]) -> list[PartDecision]:
-    """Return the decisions with those joined that are alike."""
-    joined: list[PartDecision] = []
+def _joined(parts: Iterable[PartDecision], key: Callable[[PartDecision], Hashable]) -> list[PartDecision]:
+    """Return the decisions with those joined that have the same key. The longest of their delays counts for all."""
+    joined: dict[Hashable, PartDecision] = {}
     for part in parts:
-        alike = next((n for n, one in enumerate(joined) if one.model_copy(update={"of": part.of}) == part), None)
-        if alike is None:
-            joined.append(part)
-        else:
-            joined[alike] = joined[alike].model_copy(update={"of": joined[alike].of | part.of})
-    return joined
+        alike = joined.setdefault(key(part), part)
+        if alike is not part:
+            together = {"of": alike.of | part.of, "until": max(alike.until, part.until)}
+            joined[key(part)] = alike.model_copy(update=together)
+    return list(joined.values())
+
+
+def _all_but_numbers(part: PartDecision) -> Hashable:
+    known = (part.how, part.until, part.reason, part.error, part.max_deliveries, part.by, part.id)
+    return (*known, to_json(part.model_extra) if part.model_extra else "")
 
 
 class Member(Part):
@@ -148,13 +161,17 @@ class Member(Part):
         if left and None in new:
             parts.append(_part_of(new[None], left))
             left = 0
-        parts = _joined(parts)
+        parts = _joined(parts, _all_but_numbers)
         if left:
             return self.model_copy(update={"decided": parts}), None
         if len(parts) == 1:
             whole = Decision.model_validate(parts[0].model_dump(exclude={"of"}))
             return self.model_copy(update={"decided": []}), whole
         return self.model_copy(update={"decided": parts}), Decision(how="mixed", by=parts[0].by)
+
+    def with_fewer_parts(self) -> Member:
+        """Return a pack with its decisions joined where they differ by delays, reasons and errors alone."""
+        return self.model_copy(update={"decided": _joined(self.decided, lambda part: (part.how, part.by))})
 
     def has_parts_of(self, covers: tuple[int, int] | None) -> bool:
         """⚑ Say whether a pack's numbers agree with each other, and another member has none."""
@@ -181,6 +198,24 @@ class Member(Part):
 
 def _parts_in(member: Mapping[str, Any]) -> list[object]:
     return [*parts_of(member.get("shares")), *parts_of(member.get("decided"))]
+
+
+def _undecided_packs(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    members, settled = record.get("members"), record.get("settled", {})
+    if not isinstance(members, Mapping) or not isinstance(settled, Mapping):
+        return []
+    return [
+        each for key, each in members.items() if key not in settled and isinstance(each, Mapping) and "shares" in each
+    ]
+
+
+def _numbers_bytes(member: object) -> float:
+    """Return how long the numbers of messages are in a stored member; endless where they are not texts."""
+    if not isinstance(member, Mapping):
+        return 0
+    of = [part.get("of", "") for part in _parts_in(member) if isinstance(part, Mapping)]
+    texts = [member.get("rest", ""), *of]
+    return sum(len(text) if isinstance(text, str) else math.inf for text in texts)
 
 
 class _Texts(dict[str, tuple[object, str]]):
@@ -240,7 +275,11 @@ class ClaimRecord(Record):
         if max(len(members), len(settled)) > MAX_CLAIM_MESSAGES:
             return False
         parts = [part for member in members if isinstance(member, Mapping) for part in _parts_in(member)]
-        if len(parts) > MAX_CLAIM_PARTS:
+        # ⚑ §1: a claim that can be read can be fenced. Its fence decides what is left of each pack, in one more part.
+        undecided = _undecided_packs(data)
+        needed: float = CLAIM_MEMBER_BYTES * len(members) + CLAIM_PART_BYTES * (len(parts) + len(undecided))
+        needed += sum(map(_numbers_bytes, members)) + (FENCED_NUMBERS_FACTOR - 1) * sum(map(_numbers_bytes, undecided))
+        if len(parts) + len(undecided) > MAX_CLAIM_PARTS or needed > MAX_CLAIM_RECORD_BYTES - CLAIM_OTHER_BYTES:
             return False
         return are_few_unknown((cls, [data]), (Member, members), (Decision, settled), (PartDecision, parts))
 
@@ -303,6 +342,15 @@ class ClaimRecord(Record):
         if number is None:
             return self.settled.get(unit_id)
         return next((part for part in self.parts_of(unit_id) if part.of >> number & 1), None)
+
+    @property
+    def needed_parts(self) -> int:
+        """How many parts its packs have once all of it is decided, at most as far as the fence decides it."""
+        return sum(
+            len(member.shares) + len(member.decided) + (unit_id not in self.settled)
+            for unit_id, member in self.members.items()
+            if member.is_pack
+        )
 
     def parts_of(self, unit_id: str) -> list[PartDecision]:
         """Return what was decided of the messages of a pack."""

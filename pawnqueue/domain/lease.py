@@ -114,7 +114,7 @@ def held_pack(  # noqa: PLR0913 - the fields of one lease
     they were handed out.
     """
     made = held(unit_id, name, consumer=consumer, claim=claim, deliveries=0, until=until, ttl=ttl)
-    return made.model_copy(update={"shares": list(shares), "taken": taken})
+    return made.model_copy(update={"shares": share.merged(shares), "taken": taken})
 
 
 def released_pack(  # noqa: PLR0913 - the fields of one lease
@@ -134,7 +134,7 @@ def split(  # noqa: PLR0913 - the fields of one lease
     Each slice begins with its part of the shares.
     """
     made = released(unit_id, name, consumer=consumer, claim="", deliveries=0, until=0.0, now=now)
-    return made.model_copy(update={"state": "split", "shares": list(shares), "length": length})
+    return made.model_copy(update={"state": "split", "shares": share.merged(shares), "length": length})
 
 
 def done(unit_id: str, name: str, *, consumer: str, claim: str, now: float) -> Lease:

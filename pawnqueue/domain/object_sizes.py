@@ -16,17 +16,28 @@ ENVELOPE_OVERHEAD_BYTES = 64 * 1024
 MAX_SMALL_RECORD_BYTES = 128 * 1024
 #: How many messages one claim takes at most, so that its record stays below the next bound.
 MAX_CLAIM_MESSAGES = 100_000
-#: Into how many parts the packs of one claim are divided at most, by deliveries and decisions.
-MAX_CLAIM_PARTS = 100_000
+#: Into how many parts the packs of one claim are divided at most, by deliveries and decisions. A pack of which not all
+#: is decided counts one more: for the fence, which decides the others.
+MAX_CLAIM_PARTS = 150_000
+#: How many parts a claim begins with at most, by its messages' histories. The others are for what it decides.
+MAX_CLAIM_FIRST_PARTS = 20_000
 #: How many messages of packs one claim takes at most.
 MAX_CLAIM_PACKED_MESSAGES = 2_000_000
 #: A lease: that of a pack names each of its messages that is not finished, by their histories.
 MAX_LEASE_BYTES = 768 * 1024
+#: What a member takes of a claim's record at most, with name, decision and id, and without texts and numbers.
+CLAIM_MEMBER_BYTES = 1150
+#: The same of a part of a pack.
+CLAIM_PART_BYTES = 230
+#: ⚑ §1: how many times as much the numbers of a pack's messages take after a fence, which decides what is left of it.
+FENCED_NUMBERS_FACTOR = 6
 #: A claim's record: 310 bytes a message when all is settled, and the texts given with it, which are cut to fit.
 MAX_CLAIM_RECORD_BYTES = 128 * 1024**2
 #: The fields of a claim's or a write's record that this version does not know, all together: they are kept, and
 #: written again.
 MAX_UNKNOWN_BYTES = 64 * 1024
+#: What a claim's record has beside its members at most, with the fields that this version does not know.
+CLAIM_OTHER_BYTES = MAX_UNKNOWN_BYTES + 32 * 1024
 #: A write's record: at most 112 bytes for each staged object, and what its progress takes.
 MAX_WRITE_RECORD_BYTES = 64 * 1024**2
 #: How many staged objects one write has at most, so that its record stays below that bound.

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LONGEST_MESSAGE_ID_BYTES
 from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member, PartDecision
-from pawnqueue.domain.object_sizes import MAX_CLAIM_RECORD_BYTES, MAX_UNKNOWN_BYTES
+from pawnqueue.domain.numbers import to_text
+from pawnqueue.domain.object_sizes import (
+    CLAIM_OTHER_BYTES,
+    CLAIM_PART_BYTES,
+    MAX_CLAIM_PARTS,
+    MAX_CLAIM_RECORD_BYTES,
+)
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.share import Share
 from pawnqueue.errors import StoreError
@@ -25,14 +31,10 @@ WithTexts = TypeVar("WithTexts", Member, Decision, PartDecision, Share)
 
 #: What a settled message takes of a record at most, without its texts, its name and its id.
 MEMBER_BYTES = 380
-#: What the record has beside its members at most, with the fields that this version does not know.
-OTHER_BYTES = MAX_UNKNOWN_BYTES + 32 * 1024
 #: The length of a control character in JSON.
 LONGEST_CHARACTER_BYTES = 6
 #: The same in a message's name, which may have quotes and backslashes.
 LONGEST_NAME_CHARACTER_BYTES = 2
-#: What one number of a pack's message takes, with its comma.
-LONGEST_NUMBER_BYTES = 5
 
 
 class ClaimRecordRegister(Register[ClaimRecord]):
@@ -69,21 +71,27 @@ def _fitting(record: ClaimRecord) -> ClaimRecord:
     """Cut reasons and errors so that the record is small enough for all readers, however many messages have some.
 
     ⚑ §1: nothing is written that is not read. The decisions themselves are never cut: for every member that a record
-    can have there is room for one, so each record that can be read can be fenced.
+    can have there is room for one, so each record that can be read can be fenced. Only where the messages of packs
+    have more different decisions than there is room for, they are joined: by the longest of their delays.
     """
+    if record.needed_parts > MAX_CLAIM_PARTS:
+        fewer = {unit_id: member.with_fewer_parts() for unit_id, member in record.members.items()}
+        record = record.model_copy(update={"members": fewer})
     parts: list[Member | Decision | Share] = [*record.members.values(), *record.settled.values()]
     of_packs: list[Share | PartDecision] = []
     for member in record.members.values():
         of_packs += member.shares
         of_packs += member.decided
-    numbers = sum(each.of.bit_count() for each in of_packs) * LONGEST_NUMBER_BYTES
+    numbers = sum(len(to_text(each.of)) for each in of_packs)
+    numbers += sum(len(to_text(member.rest)) for member in record.members.values() if member.rest)
     parts += of_packs
     names = sum(len(each.name) for each in record.members.values()) * LONGEST_NAME_CHARACTER_BYTES
     ids = sum(min(len(each.id) * LONGEST_CHARACTER_BYTES, LONGEST_MESSAGE_ID_BYTES) for each in record.settled.values())
     room = (
         MAX_CLAIM_RECORD_BYTES
-        - OTHER_BYTES
-        - MEMBER_BYTES * (len(record.members) + len(of_packs))
+        - CLAIM_OTHER_BYTES
+        - MEMBER_BYTES * len(record.members)
+        - CLAIM_PART_BYTES * len(of_packs)
         - numbers
         - names
         - ids
