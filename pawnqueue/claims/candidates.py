@@ -412,6 +412,8 @@ class Finder:
                 if packs.shares_of(each, root.value)
             ):
                 # ⚑ §5.5: the claim that finished the last one died before it had deleted the pack.
+                if unit.id in self.set_aside:
+                    continue
                 self.background.run(f"the end of {unit.id} of {self._topic}", partial(self._finish_pack, unit))
             else:
                 # A slice without any share was finished when its pack was split, and never has a lease.
