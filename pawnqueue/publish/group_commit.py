@@ -45,7 +45,7 @@ class GroupCommit:
     async def publish(self, topic: str, messages: Sequence[Checked], producer_id: str) -> list[str]:
         """Publish the messages with others that wait, and return their ids, or raise their own error.
 
-        A caller that is cancelled takes its messages with it as long as they wait, and never those of others.
+        If a caller is cancelled while its messages wait, they are not published. Those of other callers are.
         """
         call = Call(messages, producer_id)
         waiting = self._waiting.get(topic)

@@ -67,9 +67,9 @@ class Publisher:
         :param packs: how large the packs are; None: each message is an object of its own.
         :raises TopicNotFoundError: the topic does not exist any more: what was written is removed again.
         """
-        made = await self._made(topic, messages, [producer_id] * len(messages), packs)
+        made = await self._make_units(topic, messages, [producer_id] * len(messages), packs)
         outcome = await self._put(topic, made)
-        return self._concluded(topic, [message_id for unit in made for message_id in unit.message_ids], outcome)
+        return self._conclude(topic, [message_id for unit in made for message_id in unit.message_ids], outcome)
 
     async def publish_together(self, topic: str, messages: Sequence[Checked], *, producer_id: str) -> list[str]:
         """Publish messages in a pack with those of other calls that wait; as single messages if no other call waits."""
@@ -84,7 +84,7 @@ class Publisher:
         messages = [message for call in calls for message in call.messages]
         producers = [call.producer_id for call in calls for _ in call.messages]
         packs = self._context.settings.packs if len(calls) > 1 else None
-        made = await self._made(topic, messages, producers, packs)
+        made = await self._make_units(topic, messages, producers, packs)
         outcome = await self._put(topic, made)
         ids = iter([message_id for unit in made for message_id in unit.message_ids])
         for call in calls:
@@ -92,11 +92,11 @@ class Publisher:
             if call.outcome.done():  # its caller was cancelled
                 continue
             try:
-                call.outcome.set_result(self._concluded(topic, own, outcome))
+                call.outcome.set_result(self._conclude(topic, own, outcome))
             except PawnQueueError as error:
                 call.outcome.set_exception(error)
 
-    async def _made(
+    async def _make_units(
         self, topic: str, messages: Sequence[Checked], producer_ids: Sequence[str], packs: PacksSettings | None
     ) -> list[NewUnit]:
         place = self.place(await self._context.time.now(), len(messages))
@@ -128,7 +128,7 @@ class Publisher:
         kept += [unit for unit, result in zip(made, results, strict=True) if result.landed is None]
         return {message_id for unit in kept for message_id in unit.message_ids}
 
-    def _concluded(self, topic: str, ids: list[str], outcome: _Outcome) -> list[str]:
+    def _conclude(self, topic: str, ids: list[str], outcome: _Outcome) -> list[str]:
         """Return the ids of one call's messages, or raise what became of them."""
         if outcome.left is not None:
             raise _withdrawn_error(topic, ids, outcome.left.intersection(ids))

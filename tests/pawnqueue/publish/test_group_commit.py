@@ -175,7 +175,7 @@ async def test_a_defect_is_raised_by_all_calls(ann: Process, monkeypatch: pytest
         raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(ann.queue._publisher, "_made", fail)
+        patched.setattr(ann.queue._publisher, "_make_units", fail)
         outcomes = await asyncio.gather(*begun(ann, numbered(1), numbered(1, 1)), return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [ZeroDivisionError] * 2
     assert len(await ann.queue.publish(TOPIC, numbered(1))) == 1

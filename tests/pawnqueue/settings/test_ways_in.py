@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pawnqueue.settings import ConcurrencySettings, CsprngVerifySettings, RetrySettings, S3Settings, Settings
+from pawnqueue.settings import (
+    ConcurrencySettings,
+    CsprngVerifySettings,
+    RetrySettings,
+    S3Settings,
+    Settings,
+    environment_variables,
+)
+from pawnqueue.settings.short_names import names_of_settings
 from tests.pawnqueue.settings.given import BUCKET, CREDENTIALS, SECRET, TOKEN, complaint_of, with_one, yaml_file
 
 
@@ -119,3 +127,11 @@ def test_a_dump_in_python_can_be_fed_back() -> None:
     """model_dump() keeps the secrets wrapped, and is a source of settings."""
     settings = Settings(s3=CREDENTIALS, retry=RetrySettings(budget_seconds=0))
     assert Settings.from_dict(settings.model_dump(), environ={}) == settings
+
+
+def test_settings_of_packs_are_named_with_their_section() -> None:
+    """Alone, ``messages`` and ``bytes`` would not say of what."""
+    names = names_of_settings()
+    packs = {path for path in environment_variables().values() if path.startswith("packs.")}
+    assert packs <= names.keys()
+    assert not {path.partition(".")[2] for path in packs} & names.keys()
