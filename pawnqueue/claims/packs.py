@@ -60,10 +60,12 @@ def to_take(unit: Unit, lease: Lease | None, now: float, max_deliveries: int | N
     due = [one for one in shares_of(unit, lease) if one.until <= now]
     if not due:
         return 0
-    if _is_at_last(due[0], max_deliveries):
-        return numbers.lowest(due[0].of, 1)
-    alike = (one for one in due if one.lapsed == due[0].lapsed and not _is_at_last(one, max_deliveries))
-    return numbers.lowest(share.union(alike), _group_size(unit.count, due[0].lapsed, max_deliveries))
+    # ⚑ §5.7: no message waits until a bad one that is before it has no delivery left.
+    first = min(due, key=lambda one: one.lapsed)
+    if _is_at_last(first, max_deliveries):
+        return numbers.lowest(first.of, 1)
+    alike = (one for one in due if one.lapsed == first.lapsed and not _is_at_last(one, max_deliveries))
+    return numbers.lowest(share.union(alike), _group_size(unit.count, first.lapsed, max_deliveries))
 
 
 def is_to_be_alone(unit: Unit, lease: Lease | None, taken: int, max_deliveries: int | None) -> bool:

@@ -93,6 +93,23 @@ async def test_one_poison_message_ends_alone_among_packs(world: World, most: int
     assert is_empty(world)
 
 
+async def test_a_poison_message_that_is_never_buried_keeps_no_other_back(world: World) -> None:  # noqa: F811
+    """⚑ §5.7: those that were in its claims are tried before it."""
+    world.topic(packs=True, max_deliveries=None)
+    world.plant_pack(4)
+    acked: set[int] = set()
+    for _ in range(8):
+        ann = await world.process()
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=100)
+        if 0 in numbers(claim):
+            await world.later()  # its consumer is gone
+        else:
+            acked.update(numbers(claim))
+            await ann.queue.ack(claim)
+            await world.later(15)
+    assert acked == {1, 2, 3}
+
+
 async def test_requeued_messages_are_alone_at_their_last_delivery_too(world: World) -> None:  # noqa: F811
     """⚑ §5.6: what was given back before has fewer deliveries left than lapses."""
     world.topic(packs=True, max_deliveries=4)
