@@ -1,0 +1,209 @@
+"""§4, §5: packs. A claim may have a part of one, and each of its messages is settled by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pawnqueue.claims import pack_effects, packs, splitting
+from pawnqueue.claims.bodies import Bodies
+from pawnqueue.claims.candidates import Candidate, Finder
+from pawnqueue.claims.claiming import Attempt
+from pawnqueue.claims.held import HeldClaim
+from pawnqueue.domain import layout, share
+from pawnqueue.domain import lease as leases
+from pawnqueue.domain.claim_record import ClaimRecord
+from pawnqueue.maintenance.sweep_leases import LeaseSweep
+from pawnqueue.registers.register import Versioned
+from tests.sim.mutants.entering import Patches, mutant
+
+
+@mutant("§5.4 A pack's lease forgets no message that is finished", 0, 3, arena="packs")
+def finished_ones_come_back() -> Patches:
+    original = pack_effects._shares_left
+
+    def shares_left(record: ClaimRecord, unit_id: str, lease: Any) -> Any:
+        left = original(record, unit_id, lease)
+        return left and share.merged([*left, *share.only(record.members[unit_id].shares, ~share.union(left))])
+
+    return [(pack_effects, "_shares_left", shares_left)]
+
+
+@mutant("§5.1 Messages of a pack that its claim was not given stay in it", 0, 3, arena="packs")
+def the_rest_is_dropped() -> Patches:
+    original = pack_effects._shares_left
+
+    def shares_left(record: ClaimRecord, unit_id: str, lease: Any) -> Any:
+        return share.only(original(record, unit_id, lease), record.members[unit_id].given)
+
+    return [(pack_effects, "_shares_left", shares_left)]
+
+
+@mutant("§5.1 A pack is deleted when all of it is finished, and not what a claim had of it", 0, 2, arena="packs")
+def deleted_with_messages_left() -> Patches:
+    original = pack_effects.is_needed
+
+    def is_needed(record: ClaimRecord, unit_id: str) -> bool:
+        decision = record.settled.get(unit_id)
+        return original(record, unit_id) and not (decision is not None and decision.how == "acked")
+
+    return [(pack_effects, "is_needed", is_needed)]
+
+
+@mutant("§5.4 What a claim has decided in part is carried out before its pack is taken", 3, 11, arena="packs")
+def decided_in_part_is_taken() -> Patches:
+    original = pack_effects._shares_left
+
+    def shares_left(record: ClaimRecord, unit_id: str, lease: Any) -> Any:
+        if unit_id in record.settled:
+            return original(record, unit_id, lease)
+        return share.merged([*share.only(lease.shares, ~lease.taken), *share.lapsed(record.members[unit_id].shares)])
+
+    return [(pack_effects, "_shares_left", shares_left)]
+
+
+@mutant(
+    "§5.4 Only the claim that holds a pack buries messages of it: their letters may be redriven", 0, 2, arena="packs"
+)
+def buried_by_those_who_hold_it_no_more() -> Patches:
+    async def held(context: Any, topic: str, record: ClaimRecord, unit_id: str) -> Any:
+        found = await context.lease(topic, unit_id).read()
+        if found is not None and found.value.shares:
+            return found
+        member = record.members[unit_id]
+        lease = leases.held_pack(
+            unit_id, member.name, member.shares, member.given, consumer="", claim=record.stem, until=0.0, ttl=0.0
+        )
+        return Versioned(lease, layout.lease(topic, unit_id))
+
+    return [(pack_effects, "_held", held)]
+
+
+@mutant(
+    "§5.4 A lease that is newer than the record of its claim was handed out to nobody",
+    test="tests/pawnqueue/claims/test_packs_apart.py::test_a_claim_that_begins_once_more_is_not_a_hand_out",
+)
+def newer_leases_were_handed_out() -> Patches:
+    return [(packs, "is_of", lambda *_: True)]
+
+
+@mutant("§4 Deliveries count hand-outs, of each message of a pack", 0, 3, arena="packs")
+def deliveries_by_pack() -> Patches:
+    def after_hand_out(lease: Any) -> Any:
+        handed_out = share.lapsed(share.handed_out(lease.shares, share.union(lease.shares)))
+        return lease.model_copy(update={"shares": share.merged(handed_out), "taken": 0})
+
+    return [(packs, "after_hand_out", after_hand_out)]
+
+
+@mutant("§4 Nobody is given more than max_messages", 0, 2, arena="packs")
+def packs_are_taken_whole() -> Patches:
+    return [(Candidate, "cut", lambda self, _: self), (Bodies, "_give_back_packed", lambda *_: False)]
+
+
+@mutant(
+    "§4 A retry that wants fewer messages is given fewer",
+    test="tests/pawnqueue/claims/test_packs_apart.py::test_a_retry_that_wants_fewer_is_given_fewer",
+)
+def adopted_whole() -> Patches:
+    return [(Bodies, "_give_back_packed", lambda *_: False)]
+
+
+@mutant(
+    "§4 A settlement tells only of messages that were handed out",
+    test="tests/pawnqueue/claims/test_packs_apart.py::test_a_settlement_tells_of_what_was_given",
+)
+def settlements_tell_of_all() -> Patches:
+    return [(HeldClaim, "given_of", lambda self, unit_id: self.record.members[unit_id].given)]
+
+
+@mutant("§4 A delayed message of a pack waits, whatever else of it is due", 60, 83, arena="packs")
+def delays_of_packs_are_ignored() -> Patches:
+    original = packs.to_take
+
+    def to_take(unit: Any, lease: Any, _: float, most: int | None) -> int:
+        return original(unit, lease, float("inf"), most)
+
+    return [(packs, "to_take", to_take)]
+
+
+@mutant("§5.6 Messages whose claims lapse are taken in ever smaller groups", 72, 142, arena="packs")
+def groups_stay_large() -> Patches:
+    return [(packs, "_group_size", lambda count, *_: count)]
+
+
+@mutant("§5.6 At its last delivery a message that may be bad is alone in its claim", 21, arena="packs")
+def last_deliveries_are_shared() -> Patches:
+    return [(packs, "is_to_be_alone", lambda *_: False)]
+
+
+@mutant(
+    "§5.6 A lease of another pack under the same uuid tells nothing of this one",
+    test="tests/pawnqueue/claims/test_packs.py::test_another_pack_under_the_same_uuid_does_not_undo_a_settlement",
+)
+def shares_by_uuid() -> Patches:
+    def shares_of(unit: Any, lease: Any) -> Any:
+        return share.fresh(unit.numbers) if lease is None or lease.key != unit.name else list(lease.shares)
+
+    return [(packs, "shares_of", shares_of)]
+
+
+@mutant("§5.4 A slice begins with what was left of its pack when it was split", 0, 2, arena="packs")
+def slices_begin_anew() -> Patches:
+    return [(Candidate, "history", property(lambda self: None if self.lease is None else self.lease.value))]
+
+
+@mutant("§5.1 A pack that is split is deleted when every slice says that it is done", 0, 2, arena="packs")
+def slices_are_done_when_they_have_a_lease() -> Patches:
+    original = splitting._lease_of
+
+    async def lease_of(context: Any, topic: str, unit: Any) -> Any:
+        found = await original(context, topic, unit)
+        if found is None or unit.is_whole:
+            return found
+        return replace(found, value=found.value.model_copy(update={"state": "done"}))
+
+    return [(splitting, "_lease_of", lease_of)]
+
+
+@mutant("§5.5 A pack of which all slices are done is deleted, whoever died before that", 35, 39, arena="packs")
+def nobody_ends_packs() -> Patches:
+    async def finish_pack(*_: Any) -> None:
+        pass
+
+    return [(Finder, "_finish_pack", finish_pack), (LeaseSweep, "_finish_pack", finish_pack)]
+
+
+@mutant(
+    "§5.7 A poison message keeps no other one of its pack back",
+    test="tests/pawnqueue/claims/test_packs_apart.py::test_a_poison_message_that_is_never_buried_keeps_no_other_back",
+)
+def poison_is_tried_first() -> Patches:
+    original = packs.to_take
+
+    def to_take(unit: Any, lease: Any, now: float, most: int | None) -> int:
+        shares = packs.shares_of(unit, lease)
+        first = [one for one in shares if one.until <= now][:1]
+        if not first or first[0].lapsed == 0:
+            return original(unit, lease, now, most)
+        return original(unit, lease.model_copy(update={"shares": first}), now, most)
+
+    return [(packs, "to_take", to_take)]
+
+
+@mutant(
+    "§5.7 A delayed slice keeps no other one back",
+    test="tests/pawnqueue/claims/test_packs_apart.py::test_a_delayed_slice_keeps_no_other_back",
+)
+def delayed_slices_are_tried() -> Patches:
+    original = Attempt._of_one_kind
+
+    async def of_one_kind(self: Any, pool: Any) -> Any:
+        alike, others = await original(self, pool)
+        kept = {candidate.id for candidate in (*alike, *others)}
+        for candidate in pool:
+            if candidate.id not in kept:
+                self._finder.set_aside.put(candidate.unit.name, "nothing of it is due", quiet=True)
+        return alike, others
+
+    return [(Candidate, "due_at", property(lambda _: 0.0)), (Attempt, "_of_one_kind", of_one_kind)]
