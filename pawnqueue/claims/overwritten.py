@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
@@ -28,25 +29,32 @@ async def overwritten(context: Context, claim: HeldClaim) -> dict[str, Decision]
 
     :raises PawnQueueError: such a message cannot be read. Nothing is decided of the others either.
     """
-    members = claim.record.members
+    members = {uuid: claim.record.unsettled_part(uuid) for uuid in claim.left}
 
-    async def decide(uuid: str) -> Decision | None:
+    async def decide(uuid: str) -> Mapping[str, Decision]:
         member = members[uuid]
-        if member.is_pack:
-            found = await read_pack(context, claim.topic, uuid, claim.record.unsettled_part(uuid))
-            return found.model_copy(update={"by": "consumer"}) if isinstance(found, Decision) else None
         try:
-            [(_, decision)] = await read_each(context, claim.topic, {uuid: member})
-        except (CompatibilityError, ObjectTooLargeError):
-            if await _is_as_claimed(context, claim, member):
-                raise
-            return Decision(how="released", reason=OVERWRITTEN)
+            if member.is_pack:
+                found = await read_pack(context, claim.topic, uuid, member)
+                decisions = {uuid: found} if isinstance(found, Decision) else found.decisions
+                fault = None if isinstance(found, Decision) else found.fault
+            else:
+                [(_, decision)] = await read_each(context, claim.topic, {uuid: member})
+                decisions, fault = {} if decision is None else {uuid: decision}, None
+        except (CompatibilityError, ObjectTooLargeError) as error:
+            decisions, fault = {uuid: Decision(how="released")}, error
+        if fault is not None and await _is_as_claimed(context, claim, member):
+            raise fault
         # The former session may have been given it, so this counts as a delivery.
-        return None if decision is None else decision.model_copy(update={"by": "consumer"})
+        return {name: _noted(decision) for name, decision in decisions.items()}
 
-    left = claim.left
-    found = dict(zip(left, await for_each(decide, left, at_once=context.at_once), strict=True))
-    return {uuid: decision for uuid, decision in found.items() if decision is not None}
+    found = await for_each(decide, members, at_once=context.at_once)
+    return {name: decision for of_one in found for name, decision in of_one.items()}
+
+
+def _noted(decision: Decision) -> Decision:
+    why = {"reason": OVERWRITTEN} if decision.how == "released" else {}
+    return decision.model_copy(update={"by": "consumer", **why})
 
 
 async def _is_as_claimed(context: Context, claim: HeldClaim, member: Member) -> bool:

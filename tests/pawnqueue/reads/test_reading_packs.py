@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pawnqueue import LeaseLostError, Portion
+from pawnqueue import CompatibilityError, LeaseLostError, Portion
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout, pack
 from pawnqueue.reads.portions import PACK_COST_FACTOR, REQUEST_COST_BYTES
@@ -351,6 +351,25 @@ async def test_a_portion_with_a_pack_that_was_overwritten_fails(world: World, an
         world.bucket.plant(key, body)
     with pytest.raises(LeaseLostError, match="does not exist any more" if body is None else "was overwritten"):
         await read(ann, portions)
+
+
+@pytest.mark.parametrize("line", [b"no json", b'{"id":"x","payload":{"n":0},"v":99}'])
+async def test_what_was_overwritten_is_settled_and_the_others_are_read(world: World, ann: Process, line: bytes) -> None:
+    """As a stream does it: it takes out what is no longer a message, or none for it, and reads the others again."""
+    claim = await packed_claim(world, ann)
+    portions = await ann.queue.portions(claim.reference, parts=3)
+    key = units.key_of(TOPIC, world.bucket.below("packs/")[1])
+    lines = pack.lines_of(world.bucket.body(key), 10, key)
+    await world.later(5)
+    world.bucket.plant(key, pack.pack_body([*lines[:3], line, *lines[4:]]))
+    with pytest.raises((LeaseLostError, CompatibilityError)):
+        await read(ann, portions)
+    bad = claim[13].unit
+    assert await ann.queue.settle_overwritten(claim) == [bad]
+    again = await ann.queue.portions(claim.reference)
+    assert shown(await read(ann, again)) == [n for n in range(30) if n != 13]
+    await ann.queue.ack(claim)
+    assert (await ann.queue.stats(TOPIC)).dead == (line == b"no json")
 
 
 async def test_a_pack_costs_more_than_its_size(world: World, ann: Process) -> None:
