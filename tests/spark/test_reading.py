@@ -201,6 +201,27 @@ def test_a_topic_is_looked_at(shop: Shop) -> None:
     assert shop.queue.stats("orders").pending == 3
 
 
+def test_packs_are_read_like_single_messages(shop: Shop) -> None:
+    """Of a claim all its messages, of a topic all that are not finished, and dead letters with their payloads."""
+    shop.queue.update_topic("orders", packs=True)
+    payloads = [{"order_id": n} for n in range(250)]
+    ids = shop.queue.publish("orders", payloads[:200], pack=True) + shop.queue.publish("orders", payloads[200:])
+    claim = shop.claim(200)
+    rows = shop.read(claim, partitions=2, payloadSchema="order_id long").orderBy("order_id").collect()
+    assert [(row.id, row.order_id, row.deliveries) for row in rows] == [
+        (message.id, message.payload["order_id"], 1) for message in claim
+    ]
+    assert len(rows) == 200
+    assert [row.id for row in shop.read(topic="orders", mode="peek").collect()] == ids
+    assert [row.id for row in shop.read(topic="orders", mode="peek", maxMessages=7).collect()] == ids[:7]
+
+    done = shop.queue.settle(claim, bury={ids[3]: "unfit"}, requeue={ids[4]: "again"})
+    assert (done.buried, done.released, len(done.acked)) == ([ids[3]], [ids[4]], 198)
+    assert [row.id for row in shop.read(topic="orders", mode="peek").collect()] == [ids[4], *ids[200:]]
+    letters = shop.read(topic="orders", mode="dead", payloadSchema="order_id long").collect()
+    assert [(row.order_id, row.reason, row.deliveries) for row in letters] == [(3, "unfit", 1)]
+
+
 def test_each_action_looks_anew(shop: Shop) -> None:
     """Spark keeps a frame's plan, but each action reads the messages that are in the topic at that time."""
     frame = shop.read(topic="orders", mode="peek")

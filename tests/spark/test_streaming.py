@@ -50,6 +50,19 @@ def test_each_batch_is_one_claim_and_no_larger_than_was_said(stream: Stream) -> 
     assert claims == {f"{offsets[0]['stream']}-{number}" for number in (1, 2, 3)}
 
 
+def test_packs_come_in_batches_of_the_given_size(stream: Stream) -> None:
+    """A pack is handed out in parts, each message once, and at the end everything is acked."""
+    stream.queue.update_topic(stream.topic, packs=True)
+    ids = stream.queue.publish(stream.topic, [{"order_id": number} for number in range(120)], pack=True)
+    sink = Sink()
+
+    stream.run(sink, maxMessagesPerBatch=50)
+
+    assert max(len(rows) for rows in sink.batches.values()) <= 50
+    assert sink.ids == ids
+    assert stream.counts() == (0, 0)
+
+
 def test_available_now_takes_no_later_message(stream: Stream) -> None:
     """Messages that are published while it runs are left to the next run, which goes on at the same checkpoint."""
     early, later = stream.publish(4), []
