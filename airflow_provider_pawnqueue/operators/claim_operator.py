@@ -57,6 +57,8 @@ class ClaimOperator(PawnQueueOperator):
             if check is not None and not errors:
                 check(held)
             known_ids = {message_id for claim in held for message_id in (*claim.ids, *claim.decided)}
+            # A claim that was settled in part may not know the ids of the messages of packs any more.
+            known_ids.update(each.id for claim in self.claims() for each in references.inline_messages(claim) or ())
             for claim in held:
                 try:
                     done = settle(claim, known_ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, overload
@@ -321,6 +322,10 @@ async def read_pack(
             decisions[layout.entry_of(unit_id, number)] = given_back
         else:
             well |= 1 << number
+    for number in numbers.each(member.decided_numbers & ~given):
+        # What its owner has decided is told by these ids, whatever became of the lines since.
+        with suppress(UnreadableRecordError, PawnQueueError):
+            ids[number] = pack.read_entry(lines[number], key).id
     claimed = ClaimedPack(topic, unit_id, member.name, body, ids, well, member.shares)
     return ReadPack(claimed, decisions, fault, len(body))
 

@@ -366,11 +366,11 @@ class ClaimRecord(Record):
         return 0 if unit_id in self.settled else self.members[unit_id].given & ~self.members[unit_id].decided_numbers
 
     def unsettled_part(self, unit_id: str) -> Member:
-        """Return a member with only those messages of which nothing is decided."""
+        """Return a member with only those messages of which nothing is decided, and the decisions about the others."""
         member = self.members[unit_id]
         if not member.is_pack:
             return member
-        return member.model_copy(update={"shares": only(member.shares, self.undecided(unit_id)), "decided": []})
+        return member.model_copy(update={"shares": only(member.shares, self.undecided(unit_id))})
 
     def all_decisions(self) -> Iterator[Decision]:
         """Give all decisions, those about parts of packs too."""
