@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -41,6 +41,7 @@ class GroupCommit:
         #: The calls of the next group of each topic for which a task is at work.
         self._waiting: dict[str, list[Call]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._calls: set[Call] = set()  # whose callers wait
 
     async def publish(self, topic: str, messages: Sequence[Checked], producer_id: str) -> list[str]:
         """Publish the messages with others that wait, and return their ids, or raise their own error.
@@ -54,7 +55,11 @@ class GroupCommit:
         else:
             self._waiting[topic] = [call]
             self._start(self._put_groups(topic))
-        return await call.outcome
+        self._calls.add(call)
+        try:
+            return await call.outcome
+        finally:
+            self._calls.discard(call)
 
     async def aclose(self) -> None:
         """End all that is under way. Calls that have no outcome yet raise :class:`.QueueClosedError`."""
@@ -63,6 +68,7 @@ class GroupCommit:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+        _end(self._calls, QueueClosedError())  # a task that was cancelled before it began has ended none
 
     async def _put_groups(self, topic: str) -> None:
         try:
@@ -92,7 +98,7 @@ class GroupCommit:
         return task
 
 
-def _end(calls: Sequence[Call], error: Exception) -> None:
+def _end(calls: Iterable[Call], error: Exception) -> None:
     for call in calls:
         if not call.outcome.done():
             call.outcome.set_exception(error)

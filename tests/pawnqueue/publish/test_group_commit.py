@@ -17,7 +17,7 @@ from pawnqueue import (
     TopicNotFoundError,
 )
 from pawnqueue.catalog import units
-from pawnqueue.publish.group_commit import MAX_WAIT_SECONDS
+from pawnqueue.publish.group_commit import MAX_WAIT_SECONDS, GroupCommit
 from pawnqueue.stores.memory import MemoryStore
 from tests.pawnqueue.publish.test_packs import messages_in, packs_in
 from tests.pawnqueue.virtual import TOPIC, Kind, Process, World, numbered
@@ -246,6 +246,23 @@ async def test_a_queue_that_is_closed_leaves_no_caller_waiting(ann: Process) -> 
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} <= {QueueClosedError, PublishError, StoreError}
     assert QueueClosedError in {type(outcome) for outcome in outcomes}
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+async def test_a_call_whose_group_has_not_begun_ends_too(world: World, turns: int) -> None:
+    """A task that is cancelled before its first step runs none of its code, and its callers do not wait for it."""
+
+    async def never(_topic: str, _calls: Sequence[Any]) -> None:
+        await asyncio.Event().wait()
+
+    group = GroupCommit(world.clock, 0.0, never)
+    call = asyncio.ensure_future(group.publish(TOPIC, [], ""))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await group.aclose()
+    await asyncio.wait((call,), timeout=0.5)
+    assert call.done()
+    assert type(call.exception()) is QueueClosedError
 
 
 async def test_threads_share_packs() -> None:
