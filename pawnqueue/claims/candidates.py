@@ -362,7 +362,7 @@ class Finder:
                     view.due = min(view.due, now + self.set_aside.seconds_left(self._cache.claim_of(unit.id, lease)))
                     continue
                 candidate = Candidate(unit, root=roots.get(unit.id))
-                due = candidate.due_at if lease is None else self._cache.due_at(unit.id, lease)
+                due = candidate.due_at if lease is None else self._due_at(unit, lease)
                 if due > now:
                     view.due = min(view.due, due)
                 elif lease is None:
@@ -414,17 +414,29 @@ class Finder:
                 # ⚑ §5.5: the claim that finished the last one died before it had deleted the pack.
                 if unit.id in self.set_aside:
                     continue
-                self.background.run(f"the end of {unit.id} of {self._topic}", partial(self._finish_pack, unit))
+                infos: dict[str, ObjectInfo] = {each.id: leases[each.id] for each in slices if each.id in leases}
+                self.background.run(f"the end of {unit.id} of {self._topic}", partial(self._finish_pack, unit, infos))
             else:
                 # A slice without any share was finished when its pack was split, and never has a lease.
                 found += [each for each in slices if packs.shares_of(each, root.value)]
         return found
 
-    async def _finish_pack(self, unit: Unit) -> None:
+    async def _finish_pack(self, unit: Unit, infos: Mapping[str, ObjectInfo]) -> None:
         try:
-            await splitting.finish_if_done(self._context.with_budget(), self._topic, unit.name)
+            if not await splitting.finish_if_done(self._context.with_budget(), self._topic, unit.name):
+                # ⚑ §5.7: garbage may have the size of a lease in the state ``done``. Its body tells.
+                await self._cache.read_leases(infos, PER_OBJECT_RETRY_SECONDS)
         except PawnQueueError as error:
             self.set_aside.put(unit.id, error)
+
+    def _due_at(self, unit: Unit, lease: ObjectInfo) -> float:
+        """Return the server time from which a unit is claimable, judged by its lease alone.
+
+        ⚑ §5.7: garbage may have the size of a lease that is done. Of a whole pack none ever is, so its body is read.
+        """
+        due = self._cache.due_at(unit.id, lease)
+        is_doubtful = unit.is_whole and math.isinf(due) and self._cache.lease(unit.id, lease) is None
+        return 0.0 if is_doubtful else due
 
     def _was_set_aside(self, uuid: str, name: str) -> bool:
         return self.set_aside.was_set_aside(uuid) or self.set_aside.was_set_aside(name)
