@@ -234,6 +234,9 @@ class ById:
         started = context.clock.elapsed()
         now = await context.now()
         orphans = dict(sorted(orphans.items(), key=lambda item: item[1].value.key))  # in publish order
+        # ⚑ §4: a claim has packs or single messages. Of two attempts that died, each may have won the leases of a kind.
+        is_of_packs = layout.is_of_pack(next(iter(orphans)))
+        orphans = {unit_id: lease for unit_id, lease in orphans.items() if layout.is_of_pack(unit_id) == is_of_packs}
         until = min(lease.value.until for lease in orphans.values())
         won = Won(
             until,
