@@ -211,8 +211,9 @@ async def read_ids(context: Context, topic: str, members: Mapping[str, Member], 
     ids: dict[str, str] = {}
     for uuid, body in found.items():
         if isinstance(body, ReadPack):
+            unread = {entry for entry, decision in body.decisions.items() if decision.how == "released"}
             of = {number: layout.entry_of(uuid, number) for number in numbers.each(members[uuid].given)}
-            ids.update({entry: body.pack.ids[number] or entry for number, entry in of.items()})
+            ids.update({entry: body.pack.ids[number] or entry for number, entry in of.items() if entry not in unread})
         elif isinstance(body, Decision) and members[uuid].is_pack:
             entries = (layout.entry_of(uuid, number) for number in numbers.each(members[uuid].given))
             ids.update((entry, entry) for entry in entries)

@@ -129,6 +129,24 @@ class HeldClaim(Claim):
         packs = self._packed.packs if self._packed is not None else []
         return next((pack.of for pack in packs if pack.unit_id == unit_id), 0)
 
+    def only_given(self, decisions: Mapping[str, Decision]) -> dict[str, Decision]:
+        """Return decisions about units in which those about whole packs concern only what this process was given.
+
+        ⚑ §5.1: another message of such a pack is undecided where it was to be buried or given back before the hand-out,
+        and the store has not taken that decision.
+        """
+        found = dict(decisions)
+        for unit_id, decision in decisions.items():
+            member = self._record.members.get(unit_id)
+            if member is None or not member.is_pack:
+                continue
+            given = self.given_of(unit_id)
+            if self._record.undecided(unit_id) & ~given:
+                del found[unit_id]
+                for number in numbers.each(given):
+                    found.setdefault(layout.entry_of(unit_id, number), decision)
+        return found
+
     def ids_in(self, unit_id: str, of: int) -> list[str]:
         """Return the ids of messages of a pack, by their numbers."""
         known = self._pack_ids.get(unit_id)
@@ -277,6 +295,10 @@ class HeldClaim(Claim):
         self._by_id = None
         self._uuids.update(ids)
         self._unknown.difference_update(ids)
+
+    def unknown_in(self, unit_ids: Collection[str]) -> set[str]:
+        """Return the messages of these units whose ids are not known, as the claim names them."""
+        return {each for each in self._unknown if layout.parse_entry(each)[0] in unit_ids}
 
     def remember(self, found: Versioned[ClaimRecord]) -> None:
         """Keep this as the record that is stored in the bucket now."""

@@ -21,7 +21,6 @@ from pawnqueue.claims.renewing import lost_error
 from pawnqueue.claims.settlement_report import answered, not_its_own_error
 from pawnqueue.claims.waiting import IdlePauses
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
-from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.settlement import SettledMembers, Settlement
 from pawnqueue.domain.times import iso
@@ -172,11 +171,8 @@ class Claims:
             others = {each: units for each, units in claim.units_of(claim.each).items() if named.isdisjoint(units)}
             decisions = {**decisions, **dict.fromkeys(others, rest)}
             # ⚑ §4: a message that could not be read may be one that was named. It is not settled with the rest.
-            uuids |= {
-                each: units if unread.isdisjoint(layout.parse_entry(unit)[0] for unit in units) else ()
-                for each, units in others.items()
-            }
-        wanted = settling.by_uuid(decisions, uuids, claim.uuids)
+            uuids |= {each: units if unread.isdisjoint(units) else () for each, units in others.items()}
+        wanted = claim.only_given(settling.by_uuid(decisions, uuids, claim.uuids))
         try:
             result = await settling.settle(self._context, claim, wanted) if wanted else SettledMembers()
         finally:
@@ -207,7 +203,7 @@ class Claims:
         return list(decisions)
 
     async def _learn_ids(self, claim: HeldClaim, ids: Collection[str]) -> set[str]:
-        """Read the ids of a claim without payloads that may be meant. Return the units that could not be read."""
+        """Read the ids of a claim without payloads that may be meant. Return what could not be read, by its names."""
         unread = claim.meant_by(ids)
         if not unread:
             return set()
@@ -216,7 +212,7 @@ class Claims:
             self._context, claim.topic, members, max(PER_OBJECT_RETRY_SECONDS, claim.ttl * MAX_TTL_SHARE)
         )
         claim.learn_ids(found)
-        return set(unread).difference(layout.parse_entry(each)[0] for each in found)
+        return claim.unknown_in(unread)
 
     async def _in_hand(self, work: Coroutine[Any, Any, HeldClaim]) -> HeldClaim:
         """Run the work that returns a claim. Closing the queue cancels it, and gives back what it has won."""

@@ -61,9 +61,11 @@ def settlement_of(claim: HeldClaim, result: SettledMembers, uuids: Mapping[Meant
     elif settlement.unknown:
         settlement.fault = "Messages of the claim could not be read, so their ids are not known."
     named = _numbers_named(uuids)
+    unknown = {layout.parse_entry(uuid)[0] for uuid in result.unknown}
     for given, of_one in uuids.items():
         if isinstance(given, AllOfPack):
-            _add_pack(settlement, claim, result, given.unit, named.get(given.unit, 0))
+            is_known = given.unit not in unknown
+            _add_pack(settlement, claim, result, given.unit, named.get(given.unit, 0), is_known=is_known)
             continue
         message_id = id_of(given)
         if any(uuid in result.unknown for uuid in of_one):
@@ -89,11 +91,13 @@ def _numbers_named(uuids: Mapping[Meant, Sequence[str]]) -> dict[str, int]:
     return named
 
 
-def _add_pack(settlement: Settlement, claim: HeldClaim, result: SettledMembers, unit_id: str, but: int) -> None:
+def _add_pack(  # noqa: PLR0913 - what is added, and what is known of it
+    settlement: Settlement, claim: HeldClaim, result: SettledMembers, unit_id: str, but: int, *, is_known: bool
+) -> None:
     """Add what became of the messages of a pack that was meant as a whole, without those that were named themselves."""
     names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
     given = claim.given_of(unit_id) & ~but
-    if unit_id in result.unknown:
+    if not is_known:
         settlement.unknown += claim.ids_in(unit_id, given)
         return
     for part in claim.record.parts_of(unit_id):

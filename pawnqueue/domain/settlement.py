@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pawnqueue.domain import layout
+
 if TYPE_CHECKING:
     from pawnqueue.domain.claim_record import Decision
     from pawnqueue.errors import PawnQueueError, StoreError
@@ -56,12 +58,13 @@ class SettledMembers:
     """Decided, and not carried out yet: why."""
 
     def of(self, uuids: Collection[str]) -> SettledMembers:
-        """Return the same of these members alone."""
+        """Return the same of these members alone, and of messages of packs."""
+        units = {layout.parse_entry(uuid)[0] for uuid in uuids}
         return SettledMembers(
             decided={uuid: self.decided[uuid] for uuid in uuids if uuid in self.decided},
             lost=self.lost.intersection(uuids),
             unknown=self.unknown.intersection(uuids),
-            unfinished={uuid: self.unfinished[uuid] for uuid in uuids if uuid in self.unfinished},
+            unfinished={unit_id: why for unit_id, why in self.unfinished.items() if unit_id in units},
             fault=self.fault if self.unknown.intersection(uuids) else None,
         )
 

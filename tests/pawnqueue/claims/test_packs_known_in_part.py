@@ -1,0 +1,116 @@
+"""Claims of packs of which a process knows a part only: other messages, other leases, other outcomes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pawnqueue.domain import layout, share
+from pawnqueue.domain import lease as leases
+from tests.pawnqueue.claims.test_packs import drained, world  # noqa: F401 - a fixture
+from tests.pawnqueue.claims.test_packs_apart import plant_bad_pack
+from tests.pawnqueue.virtual import TOPIC, numbers
+
+if TYPE_CHECKING:
+    from tests.pawnqueue.virtual import World
+
+#: Of the payload of a message that a process with a small limit does not take.
+LARGE = "x" * 700_000
+
+
+def plant_pack_with_large(world: World, prefix: str = "") -> None:  # noqa: F811 - the fixture's value
+    """Plant a pack of three messages. The second one is large."""
+    payloads = [{"n": number, "x": LARGE if number == 1 else ""} for number in range(3)]
+    lines = [json.dumps({"id": f"{prefix}{each['n']}", "payload": each}).encode() for each in payloads]
+    plant_bad_pack(world, lines)
+
+
+async def test_only_what_was_given_is_acked(world: World) -> None:  # noqa: F811
+    """⚑ §5.1: a message that was to be given back before the hand-out is not acked with its pack."""
+    plant_pack_with_large(world)
+    ann = await world.process()
+    bob = await world.process(limits={"max_payload_bytes": 1000})
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=10, claim_id="run", ttl=600)
+    fault = bob.client.inject("lost", "PUT", layout.claims(TOPIC) + "*", passed=1)
+    again = await bob.queue.attach(claim.hand_over())  # and the store does not take what it decides of the large one
+    assert fault.hits
+    assert numbers(again) == [0, 2]
+    bob.client.heal()
+    settled = await bob.queue.ack(again)
+    assert (settled.acked, settled.complete) == (["0", "2"], True)
+    await bob.queue.aclose()
+    await world.later(700)
+    assert set(await drained(await world.process())) == {1}
+
+
+async def test_what_could_not_be_read_is_not_acked_with_the_rest(world: World) -> None:  # noqa: F811
+    """⚑ §4: without payloads, a line that this process cannot read may be the one that was named."""
+    for prefix in ("a", "b"):
+        plant_pack_with_large(world, prefix)
+    ann = await world.process()
+    bob = await world.process(limits={"max_payload_bytes": 1000})
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=10, claim_id="run", ttl=600)
+    named, other = claim[1], claim[5]
+    again = await bob.queue.attach(claim.hand_over(), payloads=False)
+    bob.client.inject("denied", "GET", f"{TOPIC}/packs/*{layout.uuid_of(other.unit)}*")
+    settled = await bob.queue.settle(again, bury={named.id: "bad"})
+    assert len(settled.acked) == 2  # of the pack that could be read, what could be read
+    assert len(settled.unknown) == 5
+    assert named.id in settled.unknown
+    await bob.queue.aclose()
+    await world.later(700)
+    assert 1 in await drained(await world.process())
+
+
+async def test_leases_of_two_dead_attempts_are_not_adopted_together(world: World) -> None:  # noqa: F811
+    """⚑ §4: one attempt died with a pack and another with a single message: a record of both could not be read."""
+    unit_id = world.plant_pack(4)
+    [uuid] = world.fill([json.dumps({"id": "s", "payload": {"n": 4}})])
+    [name], [pack_name] = world.bucket.below("messages/"), world.bucket.below("packs/")
+    who = {"consumer": "c", "claim": "run.0", "until": world.clock.server() + 60, "ttl": 60}
+    shares = share.fresh(0b1111)
+    world.bucket.plant(
+        layout.lease(TOPIC, unit_id), leases.held_pack(unit_id, pack_name, shares, 0b1111, **who).encode()
+    )
+    world.bucket.plant(layout.lease(TOPIC, uuid), leases.held(uuid, name, deliveries=1, **who).encode())
+    await world.later(3)
+    bob = await world.process()
+    claim = await bob.queue.claim(TOPIC, "c", max_messages=4, claim_id="run", ttl=600)
+    assert set(world.bucket.record("run.0").members) == {layout.parse_entry(each.unit)[0] for each in claim}
+    had = {message.payload["n"]: message.deliveries for message in claim}
+    await bob.queue.ack(claim)
+    await world.later(70)
+    assert had | await drained(bob) == dict.fromkeys(range(5), 1)
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+async def test_garbage_that_looks_done_holds_no_pack(world: World, is_split: bool) -> None:  # noqa: F811, FBT001
+    """⚑ §5.7: a lease of the size of one that is done is believed only when its body has been read."""
+    unit_id = world.plant_pack(4)
+    ann = await world.process()
+    had: set[int] = set()
+    if is_split:
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=2)
+        had.update(numbers(claim))
+        await ann.queue.ack(claim)
+        unit_id = layout.slice_id(layout.uuid_of(unit_id), 2, 4)
+    world.bucket.plant(layout.lease(TOPIC, unit_id), b" " * (512 + 48))
+    for _ in range(6):
+        await world.later(60)
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=2)
+        had.update(numbers(claim))
+        await ann.queue.ack(claim)
+    assert had == {0, 1, 2, 3}
+
+
+async def test_a_settlement_of_the_last_message_tells_what_is_unfinished(world: World) -> None:  # noqa: F811
+    """What is decided of a pack, and not carried out, is in the settlement of each of its messages."""
+    world.plant_pack(2)
+    ann = await world.process()
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=2)
+    ann.client.inject("denied", "DELETE", f"{TOPIC}/packs/*")
+    assert (await ann.queue.ack(claim, claim[0])).complete
+    assert set((await ann.queue.ack(claim, claim[1])).unfinished) == {claim[1].id}
+    ann.client.heal()
