@@ -772,6 +772,9 @@ class PawnQueue(ForAsyncWith):
     async def find(self, topic: str, message_id: str) -> Location | None:
         """Say where a message is, by the id under which it is kept; None if it is nowhere (any more).
 
+        In a topic with packs it looks for a message's own id too: it reads packs until one has it, and then dead
+        letters.
+
         :param message_id: the id that ``publish`` has returned.
         """
         layout.checked_message_id(message_id)
@@ -779,7 +782,10 @@ class PawnQueue(ForAsyncWith):
         return await find(self._context, topic, message_id, packs=packs)
 
     async def stats(self, topic: str) -> Stats:
-        """Count the topic's messages, by LISTs, and by the records of claims whose leases look overdue."""
+        """Count the topic's messages, by LISTs, and by the records of claims whose leases look overdue.
+
+        Of a pack that is held all messages count as in flight, also those that are finished.
+        """
         packs = (await self._topic(topic, "stats")).may_have_packs
         return await stats(self._context, topic, packs=packs)
 

@@ -548,12 +548,18 @@ class SyncCalls(ABC):
     def find(self, topic: str, message_id: str) -> Location | None:
         """Say where a message is, by the id under which it is kept; None if it is nowhere (any more).
 
+        In a topic with packs it looks for a message's own id too: it reads packs until one has it, and then dead
+        letters.
+
         :param message_id: the id that ``publish`` has returned.
         """
         return self.run(lambda queue: queue.find(topic, message_id))
 
     def stats(self, topic: str) -> Stats:
-        """Count the topic's messages, by LISTs, and by the records of claims whose leases look overdue."""
+        """Count the topic's messages, by LISTs, and by the records of claims whose leases look overdue.
+
+        Of a pack that is held all messages count as in flight, also those that are finished.
+        """
         return self.run(lambda queue: queue.stats(topic))
 
     def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:

@@ -27,11 +27,11 @@ def redrive_early() -> Patches:
         async def read(self) -> None:
             return None
 
-    async def move(context: Context, *rest: Any) -> Any:
+    async def move(context: Context, *rest: Any, packs: bool) -> Any:
         def lease(topic: str, uuid: str) -> Any:
             return Unread(context.lease(topic, uuid))
 
-        return await original(_with(context, lease=lease), *rest)
+        return await original(_with(context, lease=lease), *rest, packs=packs)
 
     return [(redrive, "_move", move)]
 
@@ -43,7 +43,7 @@ def redrive_same_id() -> Patches:
 
 @mutant("§5 The new place is locked before the message is written there", 75, 215)
 def redrive_no_lock() -> Patches:
-    async def move(context: Context, topic: str, letter: ListedLetter) -> Any:
+    async def move(context: Context, topic: str, letter: ListedLetter, **_: Any) -> Any:
         name = units.redriven_name(letter.id, letter.version, letter.written_at.timestamp())
         key = letters.key_of(topic, letter.id)
         if not isinstance(await context.store.copy(key, units.key_of(topic, name)), Done):
@@ -60,11 +60,11 @@ def redrive_by_put() -> Patches:
     bodies: dict[str, bytes] = {}
     original_move, original_finish = redrive._move, finish_redrive.finish_move
 
-    async def move(context: Context, topic: str, letter: ListedLetter) -> Any:
+    async def move(context: Context, topic: str, letter: ListedLetter, *, packs: bool) -> Any:
         found = await context.store.get(letters.key_of(topic, letter.id), ALL)
         if found is not None:
             bodies[letter.id] = found.body
-        return await original_move(context, topic, letter)
+        return await original_move(context, topic, letter, packs=packs)
 
     async def finish(context: Context, topic: str, uuid: str, found: Versioned[Lease]) -> bool:
         body = bodies.get(found.value.source)

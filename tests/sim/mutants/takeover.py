@@ -122,6 +122,6 @@ def settled_in_part() -> Patches:
         try:
             return await original(*arguments)
         except StoreError:
-            return [Decision(how="released")]
+            return [([], Decision(how="released"))]
 
     return [(overwritten, "read_each", read_each)]
