@@ -9,7 +9,7 @@ import struct
 import time
 import tracemalloc
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import zstandard
@@ -29,17 +29,12 @@ from pawnqueue.domain.pack import (
 )
 from pawnqueue.domain.record import FORMAT, UnreadableRecordError, canonical
 from pawnqueue.errors import CompatibilityError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.pawnqueue.hostile.forged_packs import BOMBS, CHECKED, RAW, RLE, SKIPPABLE, STREAMED, frame, mutated
 
 KEY = "t/packs/20260101T000000_000000-00000000-0000-4000-8000-000000000000.3.jsonl.zst"
 UUID = "00000000-0000-4000-8000-000000000001"
 LINES = [b'{"n":1}', b'{"n":2}', b'{"n":3}']
 TEXT = b'{"n":1}\n{"n":2}\n{"n":3}\n'
-CHECKED = zstandard.ZstdCompressor(write_checksum=True)
-STREAMED = zstandard.ZstdCompressor(write_content_size=False)
-SKIPPABLE = struct.pack("<II", 0x184D2A50, 5) + b"notes"
 
 
 def numbered(count: int, *, size: int = 0) -> list[bytes]:
@@ -214,37 +209,10 @@ def test_a_large_window_is_garbage() -> None:
             assert is_refused(body, 9) is not is_fine
 
 
-def _frame(content_size: int | None, *blocks: tuple[int, int, bytes]) -> bytes:
-    """Make a frame of blocks by hand: each is its type, the size that it says, and what is stored of it."""
-    header = b"\x00\x60" if content_size is None else b"\xc0\x60" + struct.pack("<Q", content_size)
-    made = [struct.pack("<I", 0xFD2FB528), header]
-    for number, (kind, size, stored) in enumerate(blocks, 1):
-        made += [(size << 3 | kind << 1 | (number == len(blocks))).to_bytes(3, "little"), stored]
-    return b"".join(made)
-
-
-RAW, RLE, RESERVED = 0, 1, 3
-LONG = 128 * 1024
-BOMBS: dict[str, Callable[[], bytes]] = {
-    "of a known size": lambda: _frame(LONG * 8_000, *[(RLE, LONG, b"\n")] * 8_000),
-    "of an unknown size": lambda: _frame(None, *[(RLE, LONG, b"\n")] * 8_000),
-    "of frames of a known size": lambda: CHECKED.compress(b"\n" * LONG) * 8_000,
-    "of frames of an unknown size": lambda: STREAMED.compress(b"\n" * LONG) * 8_000,
-    "of newlines": lambda: CHECKED.compress(b"\n" * MAX_PACK_BYTES),
-    "of small frames": lambda: CHECKED.compress(b"\n") * 4_000_000,
-    "of empty blocks": lambda: _frame(None, (RAW, 0, bytes(60_000_000)), (RAW, 1, b"\n")),
-    "of skippable frames": lambda: struct.pack("<II", 0x184D2A5F, 0) * 8_000_000,
-    "that says it is empty": lambda: _frame(0, *[(RLE, LONG, b"\n")] * 8_000),
-    "that says it has 4 EiB": lambda: _frame(2**62, (RAW, 1, b"\n")),
-    "that says it has 64 MiB": lambda: _frame(MAX_PACK_BYTES, (RAW, 1, b"\n")),
-    "with a reserved block": lambda: _frame(None, (RESERVED, 1, b"\n")),
-}
-
-
 def test_the_frames_of_these_tests_can_be_read() -> None:
     """A frame that is made by hand is as any other, so what makes a bomb garbage is its size."""
     for says in (None, 3):
-        assert lines_of(_frame(says, (RLE, 2, b"x"), (RAW, 1, b"\n")), 1, KEY) == [b"xx"]
+        assert lines_of(frame(says, (RLE, 2, b"x"), (RAW, 1, b"\n")), 1, KEY) == [b"xx"]
 
 
 @pytest.mark.parametrize("bomb", BOMBS)
@@ -298,7 +266,7 @@ def test_a_damaged_body_has_its_own_lines_or_none() -> None:
     body = pack_body(lines)
     survived = 0
     for _ in range(4_000):
-        damaged = _mutated(body, chance)
+        damaged = mutated(body, chance)
         try:
             read = lines_of(damaged, len(lines), KEY)
         except UnreadableRecordError:
@@ -306,28 +274,6 @@ def test_a_damaged_body_has_its_own_lines_or_none() -> None:
         assert read == lines
         survived += 1
     assert 0 < survived < 2_000  # some damage concerns the seek table alone
-
-
-def _mutated(body: bytes, chance: random.Random) -> bytes:
-    """Return the bytes with one to three changes."""
-    changed = bytearray(body)
-    for _ in range(chance.choice([1, 1, 1, 2, 3])):
-        place = chance.randrange(min(24, len(changed)) if chance.random() < 0.3 else len(changed))
-        length = chance.choice([1, 1, 2, 4, 50])
-        match chance.randrange(6):
-            case 0:
-                changed[place] ^= 1 << chance.randrange(8)
-            case 1:
-                changed[place] = chance.randrange(256)
-            case 2:
-                del changed[max(place, 1) : place + length]
-            case 3:
-                changed[place:place] = chance.randbytes(length)
-            case 4:
-                changed[place:place] = changed[place : place + length]
-            case _:
-                del changed[place + 1 :]
-    return bytes(changed)
 
 
 # -- reading a line
@@ -478,7 +424,7 @@ def test_both_ways_of_reading_agree() -> None:
     for _ in range(6_000):
         line = _made_up(chance)
         if chance.random() < 0.4:
-            line = _mutated(line, chance)
+            line = mutated(line, chance)
         outcome = outcome_as_single(line)
         assert outcome_of(line) == outcome, line[:500]
         quickly += pack._read_quickly(line) is not None

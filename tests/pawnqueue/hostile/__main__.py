@@ -1,4 +1,4 @@
-"""Play worlds: ``python -m tests.pawnqueue.hostile [COUNT] [--first SEED] [--seed SEED] [--workers N]``."""
+"""Play worlds: ``python -m tests.pawnqueue.hostile [COUNT] [--first SEED] [--seed SEED] [--rights R]``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import sys
 import time
+from functools import partial
 
 from tests.pawnqueue.hostile.playing import play, play_quietly
 
@@ -19,17 +20,19 @@ def main() -> int:
     parser.add_argument("count", type=int, nargs="?", default=10_000, help="how many worlds")
     parser.add_argument("--first", type=int, help="the first seed; without it, a new one each time")
     parser.add_argument("--seed", type=int, help="play this one again, and print what happened in it")
+    parser.add_argument("--rights", choices=("publisher", "consumer"), help="of the forger; without it, either")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.seed is not None:
-        story = play(options.seed)
+        story = play(options.seed, options.rights)
         print("\n".join(story.events))
         return bool(story.broken)
     first = options.first if options.first is not None else int(time.time()) * 1_000_000
     print(f"{options.count:,} worlds from seed {first}", flush=True)
     started, requests, broken = time.monotonic(), 0, 0
     with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
-        for story in pool.imap_unordered(play_quietly, range(first, first + options.count), chunksize=20):
+        played = partial(play_quietly, rights=options.rights)
+        for story in pool.imap_unordered(played, range(first, first + options.count), chunksize=20):
             requests += story.requests
             if story.broken:
                 broken += 1

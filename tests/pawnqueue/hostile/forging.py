@@ -5,11 +5,19 @@ from __future__ import annotations
 import copy
 import json
 import random
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeAlias
+
+import zstandard
 
 from pawnqueue.catalog import letters, units
-from pawnqueue.domain import layout
+from pawnqueue.domain import layout, pack
+from pawnqueue.domain.numbers import MAX_PACK_MESSAGES
 from pawnqueue.domain.size_hint import padded
+from tests.pawnqueue.hostile.forged_packs import BOMBS, CHECKED, SKIPPABLE, STREAMED, mutated
+
+#: Where somebody may write: a publisher below ``messages/`` and ``packs/``, a consumer everywhere.
+Rights: TypeAlias = Literal["publisher", "consumer"]
 
 TOPIC: Final = "orders"
 #: Another topic, which no forged object of the first one may touch.
@@ -20,6 +28,9 @@ SECRET: Final = "s3cr3t"
 OWNER: Final = "known"
 CLAIM_IDS: Final = ("known-1", "known-2", "forged")
 WRITE_IDS: Final = ("load-1", "forged")
+
+#: How many of the packs that may be a bomb are one: to find that out takes a second each.
+SHARE_OF_BOMBS: Final = 0.1
 
 #: Reasons and errors: two of the longest make a lease as large as one may be.
 TEXTS: Final = ("r", "r", "", "x" * 65_000, "\x01" * 10_000)
@@ -75,6 +86,12 @@ SCALARS: Final[tuple[Any, ...]] = (
     "held",
     "released",
     "moving",
+    "split",
+    "mixed",
+    "0-1",
+    "0-4095",
+    "1,0",
+    "4096",
     "open",
     "expired",
     "closed",
@@ -97,40 +114,56 @@ SCALARS: Final[tuple[Any, ...]] = (
 class Forger:
     """Somebody who may write to the bucket, by the chance of a seed."""
 
-    def __init__(self, chance: random.Random, now: float) -> None:
+    def __init__(self, chance: random.Random, now: float, rights: Rights) -> None:
         self.chance = chance
         self.now = now
+        self._rights = rights
         #: Of objects that the forger has invented: good messages are not among them.
         self.uuids = [self._uuid() for _ in range(4)]
         self.names = [self.name_of(uuid) for uuid in self.uuids]
+        #: Some packs share a uuid, with each other and with single messages.
+        self.packs = [self._pack_name(self._of((self._uuid(), *self.uuids))) for _ in range(4)]
 
     def objects(self) -> list[tuple[str, bytes]]:
         """Forge some objects, and return their keys and bodies."""
-        kinds = [
-            self._message,
+        kinds = [self._message, self._pack, self._pack, self._stranger]
+        if self._rights == "consumer":
+            kinds += self._kinds_of_consumers()
+        made = [self.chance.choice(kinds)() for _ in range(self.chance.randint(4, 14))]
+        # A body under the key of another one is as good as it looks, and does not fit.
+        keys = [key for key, _ in made]
+        return [(self.chance.choice(keys) if self.chance.random() < 0.1 else key, body) for key, body in made]
+
+    def _kinds_of_consumers(self) -> list[Callable[[], tuple[str, bytes]]]:
+        return [
             self._lease,
+            self._lease_of_pack,
+            self._lease_of_pack,
             self._claim,
+            self._claim_of_packs,
             self._write,
             self._staged,
             self._letter,
             self._reason,
             self._registration,
             self._marker,
-            self._stranger,
         ]
-        made = [self.chance.choice(kinds)() for _ in range(self.chance.randint(4, 14))]
-        # A body under the key of another one is as good as it looks, and does not fit.
-        keys = [key for key, _ in made]
-        return [(self.chance.choice(keys) if self.chance.random() < 0.1 else key, body) for key, body in made]
 
     def name_of(self, uuid: str) -> str:
         """Make the name of a message, from any time."""
         return units.name_at(self.now + self.chance.uniform(-1e5, 1e5), uuid)
 
+    def _pack_name(self, uuid: str) -> str:
+        count = self._of((1, 2, 3, 5, 12, 12, 120))
+        return units.pack_name_at(self.now + self.chance.uniform(-1e5, 1e5), uuid, count)
+
     # --- kinds ---
 
     def _message(self) -> tuple[str, bytes]:
-        body = {
+        return units.key_of(TOPIC, self.chance.choice(self.names)), self._body(self._envelope())
+
+    def _envelope(self) -> dict[str, Any]:
+        return {
             "id": self.chance.choice(self.uuids),
             "topic": TOPIC,
             "producer_id": "p",
@@ -140,7 +173,37 @@ class Forger:
             "write_id": self._of(WRITE_IDS),
             "v": 1,
         }
-        return units.key_of(TOPIC, self.chance.choice(self.names)), self._body(body)
+
+    def _pack(self) -> tuple[str, bytes]:
+        name = self._of(self.packs)
+        return units.key_of(TOPIC, name), self._pack_body(layout.count_in(name))
+
+    def _pack_body(self, count: int) -> bytes:
+        lines = [self._line() for _ in range(max(self._near(count), 0))] or [b""]
+        good, text = pack.pack_body(lines), b"".join(line + b"\n" for line in lines)
+        at = self.chance.randrange(len(text))
+        window = zstandard.ZstdCompressionParameters(window_log=27, compression_level=1)
+        made: list[Callable[[], bytes]] = [
+            *[lambda: good] * 6,
+            *[lambda: mutated(good, self.chance)] * 3,
+            # As a tool rewrites it: without its table, or in frames that end anywhere.
+            lambda: CHECKED.compress(text),
+            lambda: STREAMED.compress(text),
+            lambda: CHECKED.compress(text[:at] or b"\n") + SKIPPABLE + STREAMED.compress(text[at:]),
+            # Not a pack.
+            lambda: CHECKED.compress(text[:-1]),
+            lambda: zstandard.ZstdCompressor(compression_params=window).compress(text),
+            lambda: self._of((b"", text, SKIPPABLE, CHECKED.compress(b""), CHECKED.compress(text) + b"\n")),
+            lambda: self._of(list(BOMBS.values()))() if self.chance.random() < SHARE_OF_BOMBS else b"\x00",
+        ]
+        return self._of(made)()  # type: ignore[no-any-return]
+
+    def _line(self) -> bytes:
+        envelope = self._envelope()
+        if self.chance.random() < 0.7:
+            envelope["payload"] = {SECRET: self.chance.randrange(9)}
+            return self._encoded(envelope)
+        return self._body(envelope).replace(b"\n", b"")
 
     def _lease(self) -> tuple[str, bytes]:
         at = self.chance.randrange(len(self.uuids))
@@ -165,7 +228,7 @@ class Forger:
         return layout.lease(TOPIC, self.uuids[at]), self._padded(self._body(body))
 
     def _claim(self) -> tuple[str, bytes]:
-        claim_id, generation = self._of(CLAIM_IDS), self._of((0, 0, 1, 7))
+        key, claim = self._good_claim()
         some = self.chance.sample(range(len(self.uuids)), self.chance.randint(0, len(self.uuids)))
         members = {self.uuids[at]: {"name": self.names[at], "size": 100, "deliveries": 1} for at in some}
         settled = {
@@ -179,7 +242,12 @@ class Forger:
         }
         if self.chance.random() < 0.1:
             settled[self._uuid()] = {"how": "acked"}
-        body = {
+        return key, self._padded(self._body({**claim, "members": members, "settled": settled}))
+
+    def _good_claim(self) -> tuple[str, dict[str, Any]]:
+        """Return the key of a claim, and its record without members."""
+        claim_id, generation = self._of(CLAIM_IDS), self._of((0, 0, 1, 7))
+        return layout.claim(TOPIC, f"{claim_id}.{generation}"), {
             "v": 1,
             "nonce": "n",
             "claim_id": claim_id,
@@ -193,10 +261,74 @@ class Forger:
             "session_until": self._time(),
             "ttl": 30.0,
             "lasts": 30.0,
-            "members": members,
-            "settled": settled,
         }
-        return layout.claim(TOPIC, f"{claim_id}.{generation}"), self._padded(self._body(body))
+
+    def _unit(self) -> tuple[str, str]:
+        """Return the id of a pack, or of a slice of one, and the pack's name."""
+        name = self._of(self.packs)
+        unit = units.parse(name)
+        assert unit is not None
+        if self.chance.random() < 0.5:
+            return unit.id, name
+        begin = self.chance.randrange(unit.count)
+        end = begin + self._of((1, 1, 2, 3, 10, unit.count))
+        return layout.slice_id(layout.uuid_of(unit.id), begin, end), name
+
+    def _shares(self, unit_id: str) -> list[dict[str, Any]]:
+        """Return shares that fit a unit, mostly."""
+        begin, end = layout.range_of(unit_id) or (0, 1)
+        cut = self.chance.randint(begin, end)
+        made = []
+        for first, behind in self._of((((begin, end),), ((begin, cut), (cut, end)), ((begin, cut), (cut - 1, end)))):
+            if first < behind:
+                of = f"{first}" if first + 1 == behind else f"{first}-{behind - 1}"
+                made.append({"of": of, "deliveries": self._of((0, 1, 9, 11)), "lapsed": self._of((0, 1, 9))})
+                made[-1] |= {"until": self._time(), "reason": self._of(TEXTS), "error": self._of(TEXTS)}
+        return made
+
+    def _lease_of_pack(self) -> tuple[str, bytes]:
+        unit_id, name = self._unit()
+        state = self._of(("held", "held", "released", "split", "split", "done", "moving"))
+        shares = [] if state == "done" else self._shares(unit_id)
+        body = {
+            "v": 1,
+            "nonce": "n",
+            "message_id": unit_id,
+            "state": state,
+            "until": self._time(),
+            "ttl": 30.0,
+            "key": self._of((name, name, name, *self.packs, *self.names)),
+            "claim": f"{self._of(CLAIM_IDS)}.0",
+            "shares": shares,
+            "taken": self._of(shares)["of"] if shares and state == "held" else "",
+            "length": self._of((1, 1, 2, 3, 4095)) if state == "split" else 0,
+        }
+        encoded = self._body(body)
+        if self.chance.random() < 0.3:
+            # Its size says that the slice is finished, or the pack split.
+            return layout.lease(TOPIC, unit_id), padded(encoded, 3, self._of((0.0, 1.0, 2.0)))
+        return layout.lease(TOPIC, unit_id), self._padded(encoded)
+
+    def _claim_of_packs(self) -> tuple[str, bytes]:
+        key, claim = self._good_claim()
+        members, settled = {}, {}
+        for _ in range(self.chance.randint(1, 3)):
+            unit_id, name = self._unit()
+            shares = self._shares(unit_id)
+            parts = [
+                {"of": each["of"], "how": self._of(("acked", "dead", "released", "gone")), "until": self._time()}
+                for each in shares
+                if self.chance.random() < 0.7
+            ]
+            members[unit_id] = {"name": name, "size": 100, "shares": shares, "decided": parts}
+            if self.chance.random() < 0.2:
+                members[unit_id]["rest"] = self._of(("0", "1-2", "0-11"))
+            if self.chance.random() < 0.5:
+                settled[unit_id] = {"how": self._of(("acked", "dead", "released", "gone", "mixed", "mixed"))}
+        if self.chance.random() < 0.1:
+            members[self.uuids[0]] = {"name": self.names[0], "size": 100}
+        claim |= {"v": self._of((1, 2, 2, 2, 2, 3)), "members": members, "settled": settled}
+        return key, self._padded(self._body(claim))
 
     def _write(self) -> tuple[str, bytes]:
         write_id = self._of(WRITE_IDS)
@@ -238,7 +370,12 @@ class Forger:
         return key, b"".join(rows)
 
     def _letter(self) -> tuple[str, bytes]:
-        return letters.key_of(TOPIC, self._of(self.uuids)), self._message()[1]
+        return letters.key_of(TOPIC, self._letter_id()), self._message()[1]
+
+    def _letter_id(self) -> str:
+        """Return the id of a message's letter, or of that of a message of a pack."""
+        uuid = layout.uuid_of(self._unit()[0])
+        return self._of((*self.uuids, uuid, pack.letter_id(uuid, 0), pack.letter_id(uuid, 1)))  # type: ignore[no-any-return]
 
     def _reason(self) -> tuple[str, bytes]:
         body = {
@@ -249,11 +386,12 @@ class Forger:
             "consumer": "c",
             "claim": "c.0",
             "at": "x",
-            "name": self._of(self.names),
+            "name": self._of((*self.names, *self.packs)),
+            "unit": self._of(("", "", self._unit()[0], *self.uuids)),
             "given_reason": "",
             "given_error": "",
         }
-        return letters.reason_key_of(TOPIC, self._of(self.uuids)), self._body(body)
+        return letters.reason_key_of(TOPIC, self._letter_id()), self._body(body)
 
     def _registration(self) -> tuple[str, bytes]:
         role: layout.Role = self._of(("producers", "consumers"))
@@ -271,9 +409,10 @@ class Forger:
         return self._of((layout.topic_marker("extra"), layout.swept(TOPIC))), self._body(body)
 
     def _stranger(self) -> tuple[str, bytes]:
-        folder = self._of(
-            ("messages/", "leases/", "claims/", "writes/", "staged/", "staged/forged/", "dead-letter/", "packs/")
-        )
+        folders = ["messages/", "packs/", "packs/"]
+        if self._rights == "consumer":
+            folders += ["leases/", "claims/", "writes/", "staged/", "staged/forged/", "dead-letter/"]
+        folder = self._of(folders)
         uuid = self._of(self.uuids)
         name = self._of(
             (
@@ -284,6 +423,12 @@ class Forger:
                 f"{'a' * 300}-{uuid}.json",
                 f"ü-{uuid}.json",
                 f"!9-{self._of(self.names)}",
+                *(f"x-{uuid}.{count}.jsonl.zst" for count in (0, "05", -1, MAX_PACK_MESSAGES + 1, 9999, "1.1")),
+                f"{uuid}.2.jsonl.zst",
+                f"{uuid}.jsonl.zst",
+                f"..-{uuid}.2.jsonl.zst",
+                f"!9-{self._of(self.packs)}",
+                *(f"{uuid}.{some}.lease" for some in ("0-0", "1-1", "3-2", "00-2", "0-4097", "4095-4096", "0", "0-")),
                 f"{uuid}.lease",
                 f"..{uuid}.lease",
                 "...0.json",
@@ -341,7 +486,7 @@ class Forger:
             case 2:
                 return [self._scalar() for _ in range(3)]
             case 3:
-                return self._of((*self.uuids, *self.names, *CLAIM_IDS, *WRITE_IDS))
+                return self._of((*self.uuids, *self.names, *self.packs, *CLAIM_IDS, *WRITE_IDS))
             case _:
                 return self._scalar()
 
@@ -393,7 +538,7 @@ class Forger:
         """Have the size tell a state and a time, mostly: whether they are true or not."""
         if self.chance.random() < 0.2:
             return body
-        return padded(body, self.chance.randrange(3), self._of((0.0, 0.0, 30.0, 1000.0)))
+        return padded(body, self.chance.randrange(4), self._of((0.0, 0.0, 30.0, 1000.0)))
 
     # --- chances ---
 

@@ -1,7 +1,8 @@
 """Play one world: good messages among forged objects, and all that the queue can be asked to do, in any order.
 
 Broken is a world in which anything but an error of ours comes out, which does not end, in which a good message is not
-delivered and settled, or in which a forged object reaches what it has nothing to do with.
+delivered and settled, or in which a forged object reaches what it has nothing to do with. Where the forger has only a
+publisher's rights, a good message is also delivered to one consumer at a time, and never again once it is settled.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -22,7 +23,8 @@ from pawnqueue.domain.claim_record import ClaimRecord, Decision
 from pawnqueue.domain.lease import Lease
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.records import BucketRecord
-from tests.pawnqueue.hostile.forging import CLAIM_IDS, OWNER, SECRET, TOPIC, VICTIM, WRITE_IDS, Forger
+from tests.pawnqueue.hostile.forging import CLAIM_IDS, OWNER, SECRET, TOPIC, VICTIM, WRITE_IDS, Forger, Rights
+from tests.pawnqueue.hostile.judging import Judge, is_good
 from tests.pawnqueue.virtual import World, numbered
 
 #: A world has a few hundred requests; one that makes more does not end.
@@ -31,6 +33,9 @@ MOST_SLEEPS: Final = 20_000
 STEPS: Final = 14
 #: In the end a consumer polls this often, a minute apart, and has all good messages by then.
 ROUNDS: Final = 40
+#: The topics of the other worlds never had packs.
+SHARE_WITH_PACKS: Final = 0.8
+_RIGHTS: Final[tuple[Rights, ...]] = ("publisher", "consumer")
 _STRATEGIES: Final = ("conditional_write", "csprng_verify")
 
 
@@ -57,15 +62,18 @@ class Story:
         self.note(f"BROKEN: {what}")
 
 
-def play_quietly(seed: int) -> Story:
+def play_quietly(seed: int, rights: Rights | None = None) -> Story:
     """Play the world of a seed without its events. A pool's processes find it here, and nothing of ``__main__``."""
-    story = play(seed)
+    story = play(seed, rights)
     story.events.clear()
     return story
 
 
-def play(seed: int) -> Story:
-    """Play the world of a seed."""
+def play(seed: int, rights: Rights | None = None) -> Story:
+    """Play the world of a seed.
+
+    :param rights: of the forger; None: by the chance of the seed.
+    """
     story = Story(seed)
     overheard = _Overheard(story)
     logger = logging.getLogger("pawnqueue")
@@ -74,7 +82,7 @@ def play(seed: int) -> Story:
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
     try:
-        asyncio.run(_Play(story).run())
+        asyncio.run(_Play(story, rights).run())
     except Endless as endless:
         story.breaks(f"it does not end: {endless}")
     except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a finding, with its seed
@@ -104,13 +112,17 @@ class _Overheard(logging.Handler):
 
 
 class _Play:
-    def __init__(self, story: Story) -> None:
+    def __init__(self, story: Story, rights: Rights | None) -> None:
         self.story = story
         self.chance = random.Random(story.seed)  # noqa: S311 - repeatable on purpose
         self.world = World()
         self.strategy = self.chance.choice(_STRATEGIES)
-        self.delivered: set[int] = set()
-        self.claims: list[Claim] = []
+        drawn = self.chance.choice(_RIGHTS)
+        self.rights: Rights = rights or drawn
+        self.has_packs = self.chance.random() < SHARE_WITH_PACKS
+        self.judge = Judge(self._breaks_for_publishers)
+        #: Each with the queue of the process that works on it.
+        self.claims: list[tuple[Any, Claim]] = []
         self.published = 0
 
     async def run(self) -> None:
@@ -120,18 +132,29 @@ class _Play:
         world.topic(VICTIM)
         world.fill([{"id": world.clock.uuid(), "payload": {}}], topic=VICTIM)
         untouched = {key: it for key, it in world.bucket.snapshot().items() if key.startswith(f"{VICTIM}/")}
-        forger = Forger(self.chance, world.clock.server())
-        self.process = await world.process()
-        self.process.client.meanwhile = self._count
+        if self.has_packs:
+            world.topic(packs=True)
+        forger = Forger(self.chance, world.clock.server(), self.rights)
+        self.processes = [await world.process(packs={"min_messages": 4}) for _ in range(2)]
+        self.process = self.processes[0]
+        for process in self.processes:
+            process.client.meanwhile = self._count
         await self._publish()
         self._plant(forger)
         for _ in range(STEPS):
+            self.process = self.chance.choice(self.processes)
             await self._step(forger)
         await self._finish()
         after = {key: it for key, it in world.bucket.snapshot().items() if key.startswith(f"{VICTIM}/")}
         if after != untouched:
             self.story.breaks("another topic was touched")
-        await self._guarded("close", self.process.queue.aclose)
+        for process in self.processes:
+            await self._guarded("close", process.queue.aclose)
+
+    def _breaks_for_publishers(self, what: str) -> None:
+        """A promise that only somebody with a consumer's rights can break is broken."""
+        if self.rights == "publisher":
+            self.story.breaks(what)
 
     def _count(self, _kind: str, key: str) -> None:
         self.story.requests += 1
@@ -151,6 +174,7 @@ class _Play:
         steps: dict[str, Callable[[], Awaitable[Any]]] = {
             "publish": self._publish,
             "claim": lambda: self._claim(None),
+            "claims at once": self._claim_at_once,
             "claim by id": lambda: self._claim(self.chance.choice(CLAIM_IDS)),
             "settle": self._settle,
             "renew": self._renew,
@@ -168,6 +192,7 @@ class _Play:
                 "purge", lambda: self._queue.purge(TOPIC, messages=False, dead_letters=True)
             ),
             "rewrite": lambda: asyncio.sleep(0, self._rewrite()),
+            "settle in part": self._settle_in_part,
             "later": lambda: self.world.later(self.chance.choice((1, 40, 700, 4000))),
             "more": lambda: asyncio.sleep(0, self._plant(forger)),
         }
@@ -210,52 +235,80 @@ class _Play:
                 self.story.breaks(f"{what} returned {deliveries} deliveries")
 
     async def _publish(self) -> None:
-        payloads = numbered(self.chance.randint(1, 3), self.published)
+        payloads = numbered(self.chance.choice((1, 2, 3, 5, 12, 30)), self.published)
         self.published += len(payloads)
         await self._queue.publish(TOPIC, payloads)
 
-    async def _claim(self, claim_id: str | None) -> None:
+    async def _claim(self, claim_id: str | None, queue: Any = None) -> None:  # noqa: ANN401 - as below
+        queue = queue or self._queue
         most = self.chance.choice((1, 3, 50))
         claim = await self._guarded(
-            "claim", lambda: self._queue.claim(TOPIC, OWNER, max_messages=most, claim_id=claim_id, ttl=30)
+            "claim", lambda: queue.claim(TOPIC, OWNER, max_messages=most, claim_id=claim_id, ttl=30)
         )
         if claim:
-            self.claims.append(claim)
+            self.judge.given(claim, most if claim_id is None else None)
+            self.claims.append((queue, claim))
+
+    async def _claim_at_once(self) -> None:
+        await asyncio.gather(*(self._claim(None, process.queue) for process in self.processes))
+
+    def _taken(self) -> tuple[Any, Claim] | None:
+        """Take one of the claims that are worked on, with its queue."""
+        return self.claims.pop(self.chance.randrange(len(self.claims))) if self.claims else None
 
     async def _settle(self) -> None:
-        if not self.claims:
+        taken = self._taken()
+        if taken is None:
             return
-        claim = self.claims.pop(self.chance.randrange(len(self.claims)))
+        queue, claim = taken
         match self.chance.randrange(3):
             case 0:
-                await self._ack(claim)
+                await self._ack(queue, claim)
             case 1:
-                await self._guarded("requeue", lambda: self._queue.requeue(claim, reason="again"))
+                await self._guarded("requeue", lambda: queue.requeue(claim, reason="again"))
+                self.judge.ended(claim)
             case _:
                 forged = [each for each in claim if "n" not in each.payload]
                 if forged:
-                    await self._guarded("bury", lambda: self._queue.bury(claim, forged, reason="odd \ud800"))
-                await self._ack(claim)
+                    await self._guarded("bury", lambda: queue.bury(claim, forged, reason="odd \ud800"))
+                await self._ack(queue, claim)
 
-    async def _ack(self, claim: Claim) -> None:
-        settled = await self._guarded("ack", lambda: self._acked(claim))
+    async def _settle_in_part(self) -> None:
+        """Ack some messages of a claim, and give back others; the rest stays with it."""
+        taken = self._taken()
+        if taken is None:
+            return
+        queue, claim = taken
+        some = [each for each in claim if self.chance.random() < 0.5]
+        given_back = [each for each in some if self.chance.random() < 0.3]
+        acked = [each for each in some if each not in given_back]
+        if given_back:
+            await self._guarded("requeue", lambda: queue.requeue(claim, given_back, reason="again"))
+            self.judge.ended(claim, given_back)
+        if acked:
+            await self._ack(queue, claim, acked)
+        self.claims.append(taken)
+
+    async def _ack(self, queue: Any, claim: Claim, some: Sequence[Any] | None = None) -> None:  # noqa: ANN401 - as below
+        settled = await self._guarded("ack", lambda: self._acked(queue, claim, some))
         if settled is not None:
             done = set(settled.acked)
-            self.delivered |= {each.payload["n"] for each in claim if each.id in done and _is_good(each.payload)}
+            self.judge.acked |= {each.payload["n"] for each in claim if each.id in done and is_good(each.payload)}
+            self.judge.ended(claim, some)
 
-    async def _acked(self, claim: Claim) -> Any:  # noqa: ANN401 - a settlement
+    async def _acked(self, queue: Any, claim: Claim, some: Sequence[Any] | None) -> Any:  # noqa: ANN401 - a settlement
         """What was lost of a claim does not hide what was acked of it."""
         try:
-            return await self._queue.ack(claim)
+            return await queue.ack(claim, some)
         except LeaseLostError as error:
             self.story.note(f"ack: {error}")
             return error.settlement
 
     def _rewrite(self) -> None:
         """Rewrite the record of a claim that is worked on, and leave its session in it: a member is gone, or lost."""
-        if not self.claims:
+        if not self.claims or self.rights == "publisher":
             return
-        claim = self.chance.choice(self.claims)
+        _, claim = self.chance.choice(self.claims)
         key = layout.claim(TOPIC, claim.stem)
         try:
             record = ClaimRecord.decode(self.world.bucket.body(key), key)
@@ -271,16 +324,20 @@ class _Play:
         self.world.bucket.plant(key, record.model_copy(update={**changed, "nonce": "rewritten"}).encode())
 
     async def _renew(self) -> None:
-        for claim in self.claims:
-            await self._guarded("renew", lambda claim=claim: self._queue.renew(claim))  # type: ignore[misc]
+        for queue, claim in self.claims:
+            await self._guarded("renew", lambda queue=queue, claim=claim: queue.renew(claim))  # type: ignore[misc]
 
     async def _leave(self) -> None:
-        if self.claims:
-            claim = self.claims.pop()
-            reference = await self._guarded("leave", lambda: self._queue.leave(claim))
+        taken = self._taken()
+        if taken is not None:
+            queue, claim = taken
+            reference = await self._guarded("leave", lambda: queue.leave(claim))
+            self.judge.ended(claim)
             if reference is not None:
                 again = await self._guarded("attach", lambda: self._queue.attach(reference))
-                self.claims += [again] if again else []
+                if again:
+                    self.judge.given(again)
+                    self.claims.append((self._queue, again))
 
     async def _sweep(self) -> None:
         dry_run = self.chance.random() < 0.2
@@ -300,7 +357,7 @@ class _Play:
         await self._guarded("stats", lambda: queue.stats(TOPIC))
         await self._guarded("backlog", lambda: queue.backlog(TOPIC, claims=True))
         await self._guarded("peek", lambda: queue.peek(TOPIC, 50))
-        for key in self.world.bucket.below("messages/")[:3]:
+        for key in [*self.world.bucket.below("messages/")[:3], *self.world.bucket.below("packs/")[:3]]:
             parsed = units.parse(key)
             if parsed is not None:
                 await self._guarded("find", lambda parsed=parsed: queue.find(TOPIC, parsed.id))  # type: ignore[misc]
@@ -317,12 +374,14 @@ class _Play:
                 self.story.breaks(f"a dead letter's reason quotes its payload: {told[:200]}")
             self._check("dead letters", letter)
             if letter.message is not None:
+                self.judge.buried(letter.message.payload, letter.reason)
                 self._check("dead letters", letter.message)
 
     async def _write(self) -> None:
         """Write a few rows, under an id that the forger may have guessed; where they were published, they are good."""
         queue, write_id = self._queue, self.chance.choice((*WRITE_IDS, f"own-{self.published}"))
-        payloads = numbered(2, self.published)
+        # Nobody knows whether rows under a guessed id are published.
+        payloads = [{"row": 0}, {"row": 1}] if write_id in WRITE_IDS else numbered(2, self.published)
         staged = await self._guarded("stage", lambda: queue.stage(TOPIC, write_id, 0, payloads))
         if staged is None:
             return
@@ -355,6 +414,8 @@ class _Play:
         for claim_id in CLAIM_IDS:
             await self._guarded("last claim", lambda it=claim_id: queue.last_claim(TOPIC, it))  # type: ignore[misc]
             await self._guarded("release", lambda it=claim_id: queue.release(TOPIC, it, OWNER))  # type: ignore[misc]
+        self.judge.end_all()
+        for claim_id in CLAIM_IDS:
             reference = ClaimReference(TOPIC, claim_id, 0, "s")
             await self._guarded("messages", lambda it=reference: queue.messages(it))  # type: ignore[misc]
             await self._guarded("portions", lambda it=reference: queue.portions(it))  # type: ignore[misc]
@@ -382,14 +443,13 @@ class _Play:
             if number % 3 == 1:
                 await self._sweep()
             await self._guarded("redrive", lambda: self._queue.redrive(TOPIC))
-            claim = await self._guarded("claim", lambda: self._queue.claim(TOPIC, "last", max_messages=100))
+            self.process = self.processes[number % 2]
+            most = self.chance.choice((7, 300, 300))
+            claim = await self._guarded("claim", lambda: self._queue.claim(TOPIC, "last", max_messages=most))  # noqa: B023
             if claim:
-                await self._ack(claim)
-            if self.delivered >= set(range(self.published)):
+                self.judge.given(claim, most)
+                await self._ack(self._queue, claim)
+            if self.judge.acked >= set(range(self.published)):
                 return
-        missing = sorted(set(range(self.published)) - self.delivered)
+        missing = sorted(set(range(self.published)) - self.judge.acked)
         self.story.breaks(f"good messages {missing} of {self.published} were not delivered and settled")
-
-
-def _is_good(payload: dict[str, Any]) -> bool:
-    return set(payload) == {"n"} and isinstance(payload["n"], int)
