@@ -121,14 +121,18 @@ class Forger:
         #: Of objects that the forger has invented: good messages are not among them.
         self.uuids = [self._uuid() for _ in range(4)]
         self.names = [self.name_of(uuid) for uuid in self.uuids]
+        #: In some worlds there are few others, so that what is forged is more often about one and the same pack.
+        self._is_about_packs = self.chance.random() < 0.5
         #: Some packs share a uuid, with each other and with single messages.
-        self.packs = [self._pack_name(self._of((self._uuid(), *self.uuids))) for _ in range(4)]
+        count = 2 if self._is_about_packs else 4
+        self.packs = [self._pack_name(self._of((self._uuid(), *self.uuids))) for _ in range(count)]
 
     def objects(self) -> list[tuple[str, bytes]]:
         """Forge some objects, and return their keys and bodies."""
         kinds = [self._message, self._pack, self._pack, self._stranger]
         if self._rights == "consumer":
-            kinds += self._kinds_of_consumers()
+            kinds += [self._lease_of_pack] * 3 + [self._claim_of_packs] * 2 + [self._letter, self._reason]
+            kinds += [] if self._is_about_packs else self._kinds_of_consumers()
         made = [self.chance.choice(kinds)() for _ in range(self.chance.randint(4, 14))]
         # A body under the key of another one is as good as it looks, and does not fit.
         keys = [key for key, _ in made]
@@ -137,14 +141,9 @@ class Forger:
     def _kinds_of_consumers(self) -> list[Callable[[], tuple[str, bytes]]]:
         return [
             self._lease,
-            self._lease_of_pack,
-            self._lease_of_pack,
             self._claim,
-            self._claim_of_packs,
             self._write,
             self._staged,
-            self._letter,
-            self._reason,
             self._registration,
             self._marker,
         ]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pawnqueue.catalog import units
-from pawnqueue.domain import envelope, record, write_record
+from pawnqueue.domain import envelope, pack, record, write_record
 from pawnqueue.domain.bounds import NotJsonError
 from tests.pawnqueue.hostile.playing import play
 
@@ -49,6 +49,12 @@ def any_json(body: bytes, *, max_depth: int) -> Any:  # noqa: ANN401 - any JSON 
         raise NotJsonError("") from None
 
 
+def any_line(line: bytes, _key: str) -> pack.PackEntry:
+    """Read a line of a pack without a look at what it holds."""
+    read = json.loads(line)
+    return pack.PackEntry(read["id"], "", "", read["payload"], {})
+
+
 def quoting(decode: Callable[..., Any]) -> Callable[..., Any]:
     """Quote in an error what was read."""
 
@@ -64,10 +70,11 @@ def quoting(decode: Callable[..., Any]) -> Callable[..., Any]:
 QUOTED = quoting(record.Record.decode.__func__)
 #: The engine without a rule, and a few seeds that show it.
 MUTANTS: dict[str, tuple[object, str, Any, tuple[int, ...]]] = {
-    "any JSON is read": (record, "parse_json", any_json, (1, 12, 38)),
-    "any name is a message's": (units, "MESSAGE_NAME", re.compile("(?s).*"), (26,)),
-    "fields may contradict each other": (write_record.WriteRecord, "fits", lambda *_: True, (40,)),
-    "errors quote what was read": (envelope.Envelope, "decode", classmethod(QUOTED), (11, 14)),
+    "any JSON is read": (record, "parse_json", any_json, (4, 6)),
+    "any name is a message's": (units, "MESSAGE_NAME", re.compile("(?s).*"), (2, 37)),
+    "fields may contradict each other": (write_record.WriteRecord, "fits", lambda *_: True, (254,)),
+    "errors quote what was read": (envelope.Envelope, "decode", classmethod(QUOTED), (11, 12)),
+    "any JSON is a line of a pack": (pack, "read_entry", any_line, (4, 6)),
 }
 
 
