@@ -206,15 +206,27 @@ async def _write_reason(context: Context, topic: str, letter_id: str, reason: De
 
 
 async def _create_letter(context: Context, key: str, line: bytes) -> None:
-    """Store a letter if there is none.
+    """Store a letter, unless it exists.
 
     ⚑ §5.6: there is no object to copy. A PUT that lands late must not replace a letter.
+    ⚑ §5.1: an object in its place with another body is not this letter. A publisher that knows the pack's uuid can have
+    such a one buried, and it is replaced, as by the COPY of a single message.
     """
     backoff = context.store.backoff()
-    while await context.store.head(key) is None:
-        expect = Expect.NOTHING if context.registers.is_certain else Expect.ANYTHING
-        outcome = await context.store.put(key, line, expect=expect)
+    while True:
+        present = await context.store.head(key)
+        if present is not None and await _has_body(context, key, present.size, line):
+            return
+        other = Expect.NOTHING if present is None else present.version
+        outcome = await context.store.put(key, line, expect=other if context.registers.is_certain else Expect.ANYTHING)
         if isinstance(outcome, Done):
             return
         fault = outcome.fault if isinstance(outcome, Unknown) else None
         await backoff.pause_or_raise(fault or StoreError(f"The store refuses to create {key}.", transient=True))
+
+
+async def _has_body(context: Context, key: str, size: int, body: bytes) -> bool:
+    if size != len(body):
+        return False
+    found = await context.store.get(key, size)
+    return found is not None and found.body == body
