@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from pawnqueue.domain.lease import Lease
     from pawnqueue.domain.share import Share
     from pawnqueue.domain.unit import Unit
+
+
+#: How many bytes of lines are read before others have their turn. Lines of many small values take a second for 4 MiB.
+MAX_BYTES_A_TURN = 512 * 1024
 
 
 def shares_of(unit: Unit, lease: Lease | None) -> list[Share]:
@@ -252,6 +257,8 @@ class PackReader:
         self._context = context
         self._topic = topic
         self._bodies: SharedWork[str, bytes | None] = SharedWork()
+        #: ⚑ §1: held while a pack's lines are in memory, which have many times its size.
+        self.expanding = asyncio.Lock()
 
     async def body(self, unit_id: str, member: Member) -> bytes | None:
         """Return the body of a pack; None: it is gone.
@@ -289,11 +296,16 @@ async def read_pack(
     :param reader: of the claim, if it reads several units.
     :raises PawnQueueError: this process cannot read it, or not now.
     """
-    key = units.key_of(topic, member.name)
-    body = await (reader or PackReader(context, topic)).body(unit_id, member)
+    reader = reader or PackReader(context, topic)
+    body = await reader.body(unit_id, member)
     if body is None:
         return Decision(how="gone", by="claim")
-    count = layout.count_in(member.name)
+    async with reader.expanding:
+        return await _understood(context, topic, unit_id, member, body)
+
+
+async def _understood(context: Context, topic: str, unit_id: str, member: Member, body: bytes) -> ReadPack | Decision:
+    key, count = units.key_of(topic, member.name), layout.count_in(member.name)
     try:
         lines = pack.lines_of(body, count, key)
     except UnreadableRecordError as problem:
@@ -302,12 +314,17 @@ async def read_pack(
     ids = [""] * count
     fault: PawnQueueError | None = None
     given = member.given
-    well = 0
+    well = read = 0
     given_back = Decision(how="released", by="claim")
     bad: dict[str, Decision] = {}
     most = max_message_bytes(context.settings.limits)
     for number in numbers.each(given):
         line = lines[number]
+        read += len(line)
+        if read > MAX_BYTES_A_TURN:
+            # ⚑ §5.6: a small object may expand to so much that other claims of this process would not be renewed.
+            await asyncio.sleep(0)
+            read = 0
         try:
             if len(line) > most:
                 raise _too_large(key, number, len(line), most)

@@ -1,0 +1,89 @@
+"""What somebody forges about packs by hand: it concerns its own object, and the others are delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pawnqueue.catalog import letters, units
+from pawnqueue.domain import layout, pack
+from pawnqueue.domain.size_hint import padded
+from tests.pawnqueue.virtual import TOPIC, World, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+@pytest.fixture(params=["conditional_write", "csprng_verify"])
+async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """A bucket with a topic that allows packs."""
+    async with World(request.param) as made:
+        made.topic(packs=True)
+        yield made
+
+
+async def test_a_message_is_buried_over_a_letter_that_is_not_its_own(world: World) -> None:
+    """⚑ §5.1: somebody who knows a pack's uuid can plant a letter in the place of another: it is not taken for that."""
+    uuid = layout.uuid_of(world.plant_pack(3))
+    letter_id = pack.letter_id(uuid, 1)
+    world.fill([])
+    planted = units.key_of(TOPIC, units.name_at(world.clock.server() - 60, letter_id))
+    world.bucket.plant(planted, "not a message")
+    ann = await world.process()
+    for _ in range(2):
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=9)
+        await ann.queue.ack(claim, [each for each in claim if each.payload["n"] != 1])
+        await ann.queue.nack(claim, reason="bad")
+    assert json.loads(world.bucket.body(letters.key_of(TOPIC, letter_id)))["payload"] == {"n": 1}
+
+
+async def test_a_pack_that_takes_long_to_read_lets_others_work(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """⚑ §5.6: a small object may have 64 MiB of lines. While they are read, claims of the process are renewed.
+
+    ⚑ §1: one pack at a time is expanded.
+    """
+    line = b'{"id":"a","payload":{"x":"' + b"x" * 2**18 + b'"}}'
+    for second in (1e9, 1e9 + 1):
+        name = units.pack_name_at(second, world.clock.uuid(), 12)
+        world.bucket.plant(units.key_of(TOPIC, name), pack.pack_body([line] * 12))
+    turns = 0
+    read: list[tuple[str, int]] = []
+    read_entry = pack.read_entry
+
+    def take_turn() -> None:
+        nonlocal turns
+        turns += 1
+
+    def reading(line: bytes, key: str) -> pack.PackEntry:
+        read.append((key, turns))
+        asyncio.get_running_loop().call_soon(take_turn)
+        return read_entry(line, key)
+
+    ann = await world.process()
+    monkeypatch.setattr(pack, "read_entry", reading)
+    assert len(await ann.queue.claim(TOPIC, "c", max_messages=100)) == 24
+    keys = [key for key, _ in read]
+    assert keys == [keys[0]] * 12 + [keys[-1]] * 12
+    for key in (keys[0], keys[-1]):
+        assert len({turn for each, turn in read if each == key}) >= 3
+
+
+async def test_garbage_in_a_slice_s_lease_does_not_hold_it_for_ever(world: World) -> None:
+    """⚑ §5.7: a size that says that a slice is finished is believed until all others are: then the lease is read."""
+    unit_id = world.plant_pack(4)
+    ann = await world.process()
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=2)
+    await ann.queue.ack(claim)
+    other = layout.slice_id(layout.uuid_of(unit_id), 2, 4)
+    world.bucket.plant(layout.lease(TOPIC, other), padded(b"garbage", 3, 0.0))
+    await world.later(60)
+    for _ in range(4):
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=2)
+        assert set(numbers(claim)) <= {2, 3}
+        if claim:
+            break
+        await world.later(60)
+    assert numbers(claim) == [2, 3]
