@@ -16,7 +16,7 @@ from pawnqueue.claims.background import BackgroundWork
 from pawnqueue.claims.register_cache import MIN_RETRY_SECONDS, RegisterCache
 from pawnqueue.claims.set_aside import BadBatches, SetAside
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
-from pawnqueue.domain import layout, numbers, share
+from pawnqueue.domain import layout, numbers, share, size_hint
 from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.domain.pack import MAX_STORED_PACK_BYTES
 from pawnqueue.errors import PawnQueueError
@@ -257,7 +257,8 @@ class Finder:
         as the claim wrote its own last before it died. The next looks read the others.
         """
         listed = await self._list_leases(self._begin())
-        held = {uuid: info for uuid, info in listed.items() if not self._cache.is_released(uuid, info)}
+        free = {"released", *size_hint.TIMELESS_STATES}
+        held = {uuid: info for uuid, info in listed.items() if self._cache.state_of(uuid, info) not in free}
         covered = await self.covered() if held else {}
         unsure = {uuid: info for uuid, info in held.items() if uuid not in covered}
         unread = [
