@@ -395,7 +395,7 @@ class Attempt:
                 self._contention.meet()
                 self._finder.mark_stale()
 
-        judged = [bodies.aside.get(uuid, decision) for uuid, decision in bodies.decisions.items()]
+        judged = [bodies.aside.get(layout.parse_entry(uuid)[0], each) for uuid, each in bodies.decisions.items()]
         if not bodies.is_empty:
             self._finder.bad_batches.learn(is_bad=False)
             for uuid in [*bodies.messages, *(each for each in bodies.packs if each not in bodies.aside)]:
