@@ -169,8 +169,10 @@ class HeldClaim(Claim):
 
     @property
     def unlisted(self) -> list[str]:
-        """The uuids of messages that it was given, and that its record does not list."""
-        return [each for each in self._uuids if layout.parse_entry(each)[0] not in self._record.members]
+        """The messages and packs that it was given, and that its record does not list."""
+        return [
+            each for each in (*self._uuids, *self._pack_ids) if layout.parse_entry(each)[0] not in self._record.members
+        ]
 
     @property
     def given_away(self) -> bool:
