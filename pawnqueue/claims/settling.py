@@ -19,6 +19,7 @@ from pawnqueue.runtime.cancellation import shield_and_wait
 if TYPE_CHECKING:
     from pawnqueue.claims.held import HeldClaim
     from pawnqueue.context import Context
+    from pawnqueue.domain.claim_record import ClaimRecord
 
 logger = logger_of("claims")
 
@@ -197,7 +198,7 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
         try:
             if await claim.replace_record(context, changed):
                 claim.untried.update(dict.fromkeys(changed.settled.keys() - record.settled.keys(), began))
-                return SettledMembers(decided={**before, **new}, lost=lost)
+                return SettledMembers(decided={**before, **_decided_first(changed, new)}, lost=lost)
             fault = contended_error(claim, "settled", "settle")
         except StoreError as error:
             fault = error
@@ -209,6 +210,15 @@ async def _decide(context: Context, claim: HeldClaim, decisions: Mapping[str, De
             return SettledMembers(decided=before, lost=lost, unknown=set(new), fault=error)
         if not await backoff.pause():
             return SettledMembers(decided=before, lost=lost, unknown=set(new), fault=fault)
+
+
+def _decided_first(record: ClaimRecord, new: Mapping[str, Decision]) -> dict[str, Decision]:
+    """Return new decisions, but of a message whose pack was decided as a whole in the same write what that one says."""
+    return {
+        entry: (record.decision_of(entry) or decision) if unit_id != entry and unit_id in new else decision
+        for entry, decision in new.items()
+        for unit_id in [layout.parse_entry(entry)[0]]
+    }
 
 
 async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:

@@ -148,19 +148,18 @@ class Member(Part):
         return found
 
     def with_decisions(self, new: Mapping[int | None, Decision]) -> tuple[Member, Decision | None]:
-        """Return the pack with decisions by its numbers (None: all others), and the one about all of it, if any."""
-        parts = list(self.decided)
+        """Return the pack with decisions by its numbers (None: all that is left), and the one about all of it, if any.
+
+        ⚑ §4: if two decide about the same message, the first wins.
+        """
         left = self.given & ~self.decided_numbers
         together: dict[int, tuple[Decision, int]] = {}  # the numbers of each decision, by the decision's identity
         for number, decision in new.items():
-            if number is not None and left >> number & 1:
-                together[id(decision)] = decision, together.get(id(decision), (decision, 0))[1] | 1 << number
-        for decision, of in together.values():
-            parts.append(_part_of(decision, of))
-            left &= ~of
-        if left and None in new:
-            parts.append(_part_of(new[None], left))
-            left = 0
+            of = left if number is None else left & 1 << number
+            if of:
+                together[id(decision)] = decision, together.get(id(decision), (decision, 0))[1] | of
+                left &= ~of
+        parts = [*self.decided, *(_part_of(decision, of) for decision, of in together.values())]
         parts = _joined(parts, _all_but_numbers)
         if left:
             return self.model_copy(update={"decided": parts}), None

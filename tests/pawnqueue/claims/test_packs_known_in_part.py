@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pawnqueue import LeaseLostError
 from pawnqueue.domain import layout, share
 from pawnqueue.domain import lease as leases
 from tests.pawnqueue.claims.test_packs import drained, world  # noqa: F401 - a fixture
 from tests.pawnqueue.claims.test_packs_apart import plant_bad_pack
-from tests.pawnqueue.virtual import TOPIC, numbers
+from tests.pawnqueue.virtual import TOPIC, Died, Fault, numbers
 
 if TYPE_CHECKING:
     from tests.pawnqueue.virtual import World
@@ -114,3 +116,53 @@ async def test_a_settlement_of_the_last_message_tells_what_is_unfinished(world: 
     assert (await ann.queue.ack(claim, claim[0])).complete
     assert set((await ann.queue.ack(claim, claim[1])).unfinished) == {claim[1].id}
     ann.client.heal()
+
+
+async def test_of_two_decisions_in_one_write_the_first_wins(world: World) -> None:  # noqa: F811
+    """⚑ §4: also where the first concerns all of a pack, and the second one of its messages."""
+    world.plant_pack(3)
+    ann = await world.process()
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=3)
+    _, acked, buried = await asyncio.gather(
+        ann.queue.ack(claim, claim[0]), ann.queue.ack(claim), ann.queue.bury(claim, claim[1], reason="late")
+    )
+    assert (acked.acked, acked.buried) == (claim.ids, [])
+    assert (buried.acked, buried.buried) == ([claim[1].id], [])
+    assert not world.bucket.below("dead-letter/")
+
+
+async def test_a_claim_whose_pack_is_not_listed_is_lost(world: World) -> None:  # noqa: F811
+    """⚑ §4: no process of ours writes such a record. Its holder stops."""
+    world.plant_pack(3)
+    ann = await world.process()
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=3, claim_id="run")
+    world.alter(claim.stem, members={})
+    with pytest.raises(LeaseLostError):
+        await ann.queue.renew(claim)
+
+
+async def test_a_retry_finds_its_leases_among_finished_slices(world: World) -> None:  # noqa: F811
+    """⚑ §4.1: leases of finished slices are newer, and are not read to look for those of a former attempt."""
+    world.plant_pack(1000)
+    ann, bob, cat = [await world.process() for _ in range(3)]
+    ann.client.faults.append(Fault("dies", "PUT", layout.claims(TOPIC) + "*"))
+    with pytest.raises(Died):
+        await ann.queue.claim(TOPIC, "c", max_messages=10, claim_id="run", ttl=600)
+    for _ in range(80):
+        await bob.queue.ack(await bob.queue.claim(TOPIC, "other", max_messages=10))
+        await world.later(1)
+    claim = await cat.queue.claim(TOPIC, "c", max_messages=10, claim_id="run", ttl=600)
+    assert numbers(claim) == list(range(10))
+
+
+async def test_packs_of_newer_formats_make_batches_grow(world: World) -> None:  # noqa: F811
+    """⚑ §5.7: packs that only newer consumers can read are bad like malformed ones."""
+    for _ in range(20):
+        plant_bad_pack(world, [b'{"v":9,"id":"x","payload":{}}'] * 2)
+    world.plant_pack(1)
+    ann = await world.process()
+    while not (claim := await ann.queue.claim(TOPIC, "c", max_messages=2)):
+        await world.later(1)
+    assert numbers(claim) == [0]
+    claims = {key for kind, key in ann.client.requests if kind == "PUT" and "/claims/" in key}
+    assert len(claims) < 10
