@@ -36,7 +36,7 @@ def renews_whatever_happened() -> Patches:
     return [(renewing, "renew", renew), (queue, "renew", renew)]
 
 
-@mutant("§4 A renewal never shortens a claim", 2762, 3673, arena="duel")
+@mutant("§4 A renewal never shortens a claim", 4128, arena="duel")
 def renewal_shortens() -> Patches:
     def renewed(context: Context, record: ClaimRecord, now: float, *, ttl: float, session_ttl: float) -> ClaimRecord:
         until = min(now + ttl, record.created_at + context.settings.claims.max_claim_age_seconds)
