@@ -362,7 +362,7 @@ class Finder:
                 if lease is not None and self._cache.claim_of(unit.id, lease) in self.set_aside:
                     view.due = min(view.due, now + self.set_aside.seconds_left(self._cache.claim_of(unit.id, lease)))
                     continue
-                candidate = Candidate(unit, root=roots.get(unit.id))
+                candidate = Candidate(unit, root=roots.get(unit.name))
                 due = candidate.due_at if lease is None else self._due_at(unit, lease)
                 if due > now:
                     view.due = min(view.due, due)
@@ -386,7 +386,7 @@ class Finder:
     ) -> list[Unit]:
         """Return the units of a page, with the slices of each pack that is split in its place.
 
-        :param roots: is given the leases by which packs are split, by the ids of their slices.
+        :param roots: is given the leases by which packs are split, by their names: packs may share a uuid (⚑ §5.6).
         """
         split = {
             unit.id: leases[unit.id]
@@ -406,7 +406,7 @@ class Finder:
                 found.append(unit)
                 continue
             slices = unit.slices(root.value.length)
-            roots.update(dict.fromkeys((each.id for each in slices), root))
+            roots[unit.name] = root
             if all(
                 each.id in leases and self._cache.state_of(each.id, leases[each.id]) == "done"
                 for each in slices

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue.catalog import letters, units
-from pawnqueue.domain import layout, pack
+from pawnqueue.domain import layout, pack, share
+from pawnqueue.domain import lease as leases
 from pawnqueue.domain.size_hint import padded
 from tests.pawnqueue.virtual import TOPIC, World, numbers
 
@@ -87,3 +88,25 @@ async def test_garbage_in_a_slice_s_lease_does_not_hold_it_for_ever(world: World
             break
         await world.later(60)
     assert numbers(claim) == [2, 3]
+
+
+async def test_two_packs_under_one_uuid_that_are_both_split_stop_nobody(world: World) -> None:
+    """⚑ §5.6: slices of two packs may have the same names. Each is judged by the lease that split its pack."""
+    uuid = world.clock.uuid()
+    for first, count in ((0, 12), (100, 9)):
+        lines = [json.dumps({"id": f"{first + n}", "payload": {"n": first + n}}).encode() for n in range(count)]
+        name = units.pack_name_at(1e9 + first, uuid, count)
+        world.bucket.plant(units.key_of(TOPIC, name), pack.pack_body(lines))
+        unit = units.parse(name)
+        assert unit is not None
+        split = leases.split(unit.id, name, share.fresh(unit.numbers), 3, consumer="c", now=world.clock.server())
+        world.bucket.plant(layout.lease(TOPIC, unit.id), split.encode())
+    ann = await world.process()
+    had: list[int] = []
+    for _ in range(20):
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=3)
+        had += numbers(claim)
+        await ann.queue.ack(claim)
+        await world.later(60)
+    assert sorted(had) == [*range(12), *range(100, 109)]
+    assert not world.bucket.below("leases/")
