@@ -19,6 +19,7 @@ from pawnqueue.domain.times import iso
 from pawnqueue.errors import CompatibilityError, StoreError
 from pawnqueue.events import MessageBuried
 from pawnqueue.registers.strategy import Step
+from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import Done, Expect, Refused, Unknown
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from pawnqueue.domain.lease import Lease
     from pawnqueue.domain.share import Share
     from pawnqueue.registers.register import Versioned
+
+#: How many letters of one pack are written at a time: several packs may be buried at once.
+LETTERS_AT_ONCE = 8
+#: After this many letters a burial looks whether its claim still holds the pack.
+LETTERS_BETWEEN_LOOKS = 64
 
 
 def is_needed(record: ClaimRecord, unit_id: str) -> bool:
@@ -73,8 +79,12 @@ async def _carry_out(context: Context, topic: str, record: ClaimRecord, unit_id:
         return False
     parts = record.parts_of(unit_id)
     dead = [part for part in parts if part.how == "dead"]
-    if dead and not await _bury(context, topic, record, unit_id, dead):
-        return True  # nothing is left of the pack
+    if dead:
+        is_buried = await _bury(context, topic, record, unit_id, dead)
+        if is_buried is None:
+            return False  # another process has carried it out
+        if not is_buried:
+            return True  # nothing is left of the pack
     left = _shares_left(record, unit_id, held.value)
     now = await context.now()
     name = record.members[unit_id].name
@@ -141,8 +151,13 @@ def _given_back(one: Share, decision: Decision) -> Share:
     )
 
 
-async def _bury(context: Context, topic: str, record: ClaimRecord, unit_id: str, dead: Sequence[PartDecision]) -> bool:
-    """Store the dead messages as letters of their own; return False if the pack is gone, or is a letter as a whole."""
+async def _bury(
+    context: Context, topic: str, record: ClaimRecord, unit_id: str, dead: Sequence[PartDecision]
+) -> bool | None:
+    """Store the dead messages as letters of their own.
+
+    False: the pack is gone, or is a letter as a whole. None: the claim does not hold the pack any more.
+    """
     member = record.members[unit_id]
     uuid = layout.uuid_of(unit_id)
     try:
@@ -152,23 +167,35 @@ async def _bury(context: Context, topic: str, record: ClaimRecord, unit_id: str,
         return False
     if lines is None:
         return False
-    for part in dead:
-        for history in share.only(member.shares, part.of):
-            reason = _reason(record, unit_id, history, part)
-            for number in numbers.each(history.of):
-                letter_id = pack.letter_id(uuid, number)
-                await _write_reason(context, topic, letter_id, reason)
-                await _create_letter(context, letters.key_of(topic, letter_id), lines[number])
-                context.events.tell(
-                    MessageBuried(
-                        topic=topic,
-                        message=letter_id,
-                        reason=reason.reason,
-                        deliveries=reason.deliveries,
-                        max_deliveries=reason.max_deliveries,
-                        claim=record.stem,
-                    )
-                )
+
+    async def bury(number: int, reason: DeadReason) -> None:
+        letter_id = pack.letter_id(uuid, number)
+        await _write_reason(context, topic, letter_id, reason)
+        await _create_letter(context, letters.key_of(topic, letter_id), lines[number])
+        context.events.tell(
+            MessageBuried(
+                topic=topic,
+                message=letter_id,
+                reason=reason.reason,
+                deliveries=reason.deliveries,
+                max_deliveries=reason.max_deliveries,
+                claim=record.stem,
+            )
+        )
+
+    todo = [
+        (number, reason)
+        for part in dead
+        for history in share.only(member.shares, part.of)
+        for reason in [_reason(record, unit_id, history, part)]
+        for number in numbers.each(history.of)
+    ]
+    for start in range(0, len(todo), LETTERS_BETWEEN_LOOKS):
+        # ⚑ §5.4: it may take minutes. If another process is faster, its letters may be redriven meanwhile.
+        if start and await _held(context, topic, record, unit_id) is None:
+            return None
+        some = todo[start : start + LETTERS_BETWEEN_LOOKS]
+        await for_each(lambda each: bury(*each), some, at_once=min(LETTERS_AT_ONCE, context.at_once))
     return True
 
 

@@ -166,3 +166,29 @@ async def test_packs_of_newer_formats_make_batches_grow(world: World) -> None:  
     assert numbers(claim) == [0]
     claims = {key for kind, key in ann.client.requests if kind == "PUT" and "/claims/" in key}
     assert len(claims) < 10
+
+
+async def test_a_burial_ends_when_another_process_has_carried_it_out(world: World) -> None:  # noqa: F811
+    """⚑ §5.4: letters that were redriven meanwhile are not created once more, but for a few that are under way."""
+    world.plant_pack(300)
+    ann, bob, cat = [await world.process() for _ in range(3)]
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=300, claim_id="run")
+    ann.client.faults.append(Fault("dies", "PUT", f"{TOPIC}/dead-letter/*"))
+    with pytest.raises(Died):
+        await ann.queue.bury(claim, reason="bad")
+    await world.later()
+    letters_of_bob = 0
+
+    async def overtaken(kind: str, key: str) -> None:
+        nonlocal letters_of_bob
+        if kind == "PUT" and "/dead-letter/" in key and not key.endswith(".reason.json"):
+            letters_of_bob += 1
+            if letters_of_bob == 100:
+                await cat.queue.sweep(TOPIC)
+                assert len((await cat.queue.redrive(TOPIC)).moved) == 300
+
+    bob.client.meanwhile = overtaken
+    await bob.queue.sweep(TOPIC)
+    assert letters_of_bob >= 100
+    again = [name for name in world.bucket.below("dead-letter/") if not name.endswith(".reason.json")]
+    assert len(again) < 100
