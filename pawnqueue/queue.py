@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -40,6 +41,7 @@ from pawnqueue.claims.waiting import until_free, until_there
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.claim_terms import ClaimTerms
+from pawnqueue.errors import StoreError, TopicNotFoundError
 from pawnqueue.maintenance import AskOwner, SweepReport, ask_by_record, finish, removal, sweep
 from pawnqueue.maintenance.redrive import RedriveResult, redrive
 from pawnqueue.maintenance.removal import Removed
@@ -440,13 +442,21 @@ class PawnQueue(ForAsyncWith):
             wait=wait,
         )
         terms = CheckedTerms.of(self._context.settings, given)
-        request = terms.request(await self._topic(topic, "claim"))
+        record = await self._topic(topic, "claim")
         if self._context.settings.registry.register_consumers:
             self._heartbeat.register_in_background("consumers", consumer)
+
+        async def attempt() -> Claim:
+            nonlocal record
+            # A call that waits follows the topic's settings as any other does. It may begin to have packs meanwhile.
+            with suppress(TopicNotFoundError, StoreError):
+                record = await self._topic(topic, "claim")
+            return await self._claims.claim(terms.request(record))
+
         return await until_there(
             self._context,
             self._claims.idle_pauses_of(topic),
-            lambda: self._claims.claim(request),
+            attempt,
             wait=terms.times.wait,
             is_settled=terms.is_settled,
             check_open=self._life.check_open,

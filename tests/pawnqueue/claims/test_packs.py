@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING
 
@@ -477,3 +478,18 @@ async def test_a_pack_is_read_once_by_a_process_that_takes_little_of_it(world: W
     assert set(await drained(ann, most=10)) == set(range(50))
     asked = [kind for kind, key in ann.client.requests if "/packs/" in key and kind in {"GET", "HEAD"}]
     assert (asked.count("GET"), asked.count("HEAD")) == (1, 4)
+
+
+async def test_a_waiting_claim_sees_that_its_topic_has_packs_now(world: World) -> None:
+    """All processes follow a topic's settings within a minute, and a claim that waits does too."""
+    world.topic()
+    ann = await world.process()
+
+    async def allow() -> None:
+        await world.later(30)
+        world.topic(packs=True)
+        world.plant_pack(3)
+
+    claim, _ = await asyncio.gather(ann.queue.claim(TOPIC, "c", max_messages=3, wait=300), allow())
+    assert shown(claim) == [0, 1, 2]
+    assert ann.queue._context.clock.elapsed() < 200
