@@ -416,7 +416,8 @@ class PawnQueue(ForAsyncWith):
 
         :param consumer: the consumer's name.
         :param max_messages: how many at most; without it, ``polling.max_messages_per_poll``.
-        :param max_bytes: their stored size together, at most. A message that is larger comes alone.
+        :param max_bytes: their size together, at most; that of packed messages without compression. A message that is
+            larger comes alone.
         :param ttl: for how many seconds; without it, ``polling.visibility_timeout_seconds``. Renew it in time.
         :param claim_id: makes claiming idempotent: the same id and owner return the same messages, as far as they are
             still theirs, and never a second batch.
@@ -739,6 +740,8 @@ class PawnQueue(ForAsyncWith):
     ) -> RedriveResult:
         """Give dead letters back to the queue, in the order of their ids. Their deliveries count from zero again.
 
+        Each is a single message then, with the id that it had. It is kept under a new one, its ``unit``.
+
         :param ids: which, by the ids of dead letters or of their messages; without it, all of them.
         :param max_messages: how many at most.
         :raises InvalidArgumentError: one of these ids has no dead letter. None was given back.
@@ -781,6 +784,8 @@ class PawnQueue(ForAsyncWith):
 
     async def find(self, topic: str, message_id: str) -> Location | None:
         """Say where a message is, by the id under which it is kept; None if it is nowhere (any more).
+
+        A redriven message is kept under another id than its own: find it by ``message.unit``, as ``peek`` shows it.
 
         In a topic with packs it looks for a message's own id too: it reads packs until one has it, and then dead
         letters.

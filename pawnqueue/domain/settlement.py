@@ -20,9 +20,10 @@ class Settlement:
     acked: list[str] = field(default_factory=list)
     """Done: they are not delivered again."""
     buried: list[str] = field(default_factory=list)
-    """Dead letters now."""
+    """Dead letters now. Those of a pack become dead letters once the claim has settled all its messages of the pack, or
+    has ended."""
     released: list[str] = field(default_factory=list)
-    """Given back, to be delivered again."""
+    """Given back, to be delivered again; those of a pack at the same moment."""
     lost: list[str] = field(default_factory=list)
     """Another claim has them, or may have: nothing was changed."""
     unknown: list[str] = field(default_factory=list)
