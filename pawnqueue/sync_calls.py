@@ -553,8 +553,8 @@ class SyncCalls(ABC):
 
         A redriven message is kept under another id than its own: find it by ``message.unit``, as ``peek`` shows it.
 
-        In a topic with packs it looks for a message's own id too: it reads packs until one has it, and then dead
-        letters.
+        In a topic with packs it looks for a message's own id too: it reads packs until it has found that id, and then
+        dead letters.
 
         :param message_id: the id that ``publish`` has returned.
         """

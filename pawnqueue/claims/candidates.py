@@ -73,7 +73,7 @@ class Candidate:
     is_cut: bool = False
     """Whether there are more, which this claim does not want."""
     is_alone: bool = False
-    """Whether a claim that has it may have nothing else."""
+    """Whether a claim may have nothing beside it."""
 
     @property
     def id(self) -> str:

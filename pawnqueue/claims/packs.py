@@ -340,7 +340,7 @@ async def _understood(context: Context, topic: str, unit_id: str, member: Member
         else:
             well |= 1 << number
     for number in numbers.each(member.decided_numbers & ~given):
-        # What its owner has decided is told by these ids, whatever became of the lines since.
+        # What its owner has decided is shown by these ids, whatever became of the lines since.
         with suppress(UnreadableRecordError, PawnQueueError):
             ids[number] = pack.read_entry(lines[number], key).id
     claimed = ClaimedPack(topic, unit_id, member.name, body, ids, well, member.shares)

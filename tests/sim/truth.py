@@ -136,7 +136,7 @@ class Truth:
     _from: float = 0.0
     _to: float = math.inf
     _messages: set[str] = field(default_factory=set)
-    """The units that are there: single messages, packs, and the slices of packs that are split."""
+    """The units that exist: single messages, packs, and the slices of packs that are split."""
 
     _slices: dict[str, list[str]] = field(default_factory=dict)
     _leases: dict[str, dict[str, Any]] = field(default_factory=dict)

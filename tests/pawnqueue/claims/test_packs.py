@@ -472,7 +472,7 @@ async def test_a_pack_whose_last_consumer_died_is_deleted(world: World, died_at:
 
 
 async def test_a_pack_is_read_once_by_a_process_that_takes_little_of_it(world: World) -> None:
-    """A process that takes ten messages at a time downloads the pack once, and asks each time whether it is there."""
+    """A process that takes ten messages at a time downloads the pack once, and asks each time whether it exists."""
     world.plant_pack(50)
     ann = await world.process()
     assert set(await drained(ann, most=10)) == set(range(50))

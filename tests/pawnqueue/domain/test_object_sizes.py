@@ -291,7 +291,7 @@ def test_the_largest_lease_of_a_pack_can_be_read() -> None:
 
 
 def test_a_lease_that_can_be_read_can_be_taken_over() -> None:
-    """⚑ §1: texts that fill a lease, as another program wrote it, are cut by whoever writes its shares again."""
+    """⚑ §1: texts that fill a lease, are cut by the next process that writes its shares."""
     shares = [{"of": str(number), "reason": "r" * 2000, "error": "e" * 1990 + str(number)} for number in range(191)]
     body = json.dumps({"v": 1, "state": "released", "key": PACK, "shares": shares}).encode()
     assert MAX_LEASE_BYTES - 20_000 < len(body) <= MAX_LEASE_BYTES

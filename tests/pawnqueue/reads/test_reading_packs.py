@@ -146,7 +146,7 @@ async def test_slices_of_a_pack_are_counted_apart(world: World, ann: Process) ->
 
 
 async def test_what_a_claim_that_is_over_leaves_is_pending(world: World, ann: Process) -> None:
-    """⚑ §5.7: whoever waits for pending messages sees what a dead process has not settled, and not what it has."""
+    """⚑ §5.7: a program that waits for pending messages sees what a dead process has not settled, and nothing else."""
     world.plant_pack(10)
     claim = await ann.queue.claim(TOPIC, "c", max_messages=10)
     await ann.queue.ack(claim, [claim[0], claim[1]])

@@ -166,7 +166,7 @@ def slices_are_done_when_they_have_a_lease() -> Patches:
     return [(splitting, "_lease_of", lease_of)]
 
 
-@mutant("§5.5 A pack of which all slices are done is deleted, whoever died before that", 35, 39, arena="packs")
+@mutant("§5.5 A pack of which all slices are done is deleted, even after a process has died", 35, 39, arena="packs")
 def nobody_ends_packs() -> Patches:
     async def finish_pack(*_: Any) -> None:
         pass
