@@ -110,3 +110,33 @@ async def test_two_packs_under_one_uuid_that_are_both_split_stop_nobody(world: W
         await world.later(60)
     assert sorted(had) == [*range(12), *range(100, 109)]
     assert not world.bucket.below("leases/")
+
+
+@pytest.mark.parametrize("seconds", [-60, 60])
+async def test_a_pack_under_the_uuid_of_another_one_can_only_keep_it_waiting(world: World, seconds: float) -> None:
+    """⚑ §5.4: what was acked of a pack is not delivered again, whatever else is published under its uuid."""
+    unit_id = world.plant_pack(3)
+    planted = units.pack_name_at(world.clock.server() + seconds, layout.uuid_of(unit_id), 3)
+    newer = b'{"id":"a","payload":{},"v":99}'
+    ann = await world.process()
+    if seconds > 0:
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=3)
+        await ann.queue.ack(claim, claim[:1])
+        await ann.queue.requeue(claim)
+    world.bucket.plant(units.key_of(TOPIC, planted), pack.pack_body([newer, b'{"id":"b","payload":{"n":9}}', newer]))
+    had: list[int] = []
+    for _ in range(9):
+        await world.later(60)
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=9)
+        had += numbers(claim)
+        await ann.queue.ack(claim)
+    assert sorted(had) == ([1, 2, 9] if seconds > 0 else [9])
+    world.bucket.remove(units.key_of(TOPIC, planted))
+    if seconds < 0:
+        world.bucket.remove(layout.lease(TOPIC, unit_id))
+    for _ in range(12):
+        await world.later(60)
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=9)
+        had += numbers(claim)
+        await ann.queue.ack(claim)
+    assert sorted(had) == ([1, 2, 9] if seconds > 0 else [0, 1, 2, 9])
