@@ -138,7 +138,9 @@ def _shares_left(record: ClaimRecord, unit_id: str, lease: Lease) -> list[Share]
     for part in record.parts_of(unit_id):
         if part.how == "released":
             given_back = [_given_back(one, part) for one in share.only(member.shares, part.of)]
-            left += share.lapsed(given_back) if part.by == "other" else given_back
+            # A claim that was released by its id, with its record open, has not died of its messages.
+            has_lapsed = part.by == "other" and record.state != "open"
+            left += share.lapsed(given_back) if has_lapsed else given_back
     return share.merged(left)
 
 

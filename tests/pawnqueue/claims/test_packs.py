@@ -494,3 +494,17 @@ async def test_a_waiting_claim_sees_that_its_topic_has_packs_now(world: World) -
     claim, _ = await asyncio.gather(ann.queue.claim(TOPIC, "c", max_messages=3, wait=300), allow())
     assert shown(claim) == [0, 1, 2]
     assert world.clock.elapsed() - began < 100
+
+
+async def test_what_is_released_by_its_id_is_no_suspect(world: World) -> None:
+    """A claim that is given back by its id has not died of its messages: the next one gets as many."""
+    world.plant_pack(20)
+    ann, bob = await world.process(), await world.process()
+    for number in range(3):
+        run = f"run{number}"
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=20, claim_id=run, owner="o", ttl=10)
+        assert len(claim) == 20
+        await ann.queue.leave(claim)
+        await bob.queue.release(TOPIC, run, owner="o")
+        await world.later(15)
+    assert len(await bob.queue.claim(TOPIC, "c", max_messages=20)) == 20
