@@ -42,8 +42,8 @@ class HeldClaim(Claim):
         super().__init__(topic, found, messages, uuids, unread)
         self._unknown = set(unread)
         # The ids of messages of packs, by the packs' units. They stay known when the messages are withheld.
-        packs = messages.packs if isinstance(messages, PackedMessages) else []
-        self._pack_ids: dict[str, Callable[[int], list[str]]] = {pack.unit_id: pack.ids_of for pack in packs}
+        self._packs = messages.packs if isinstance(messages, PackedMessages) else []
+        self._pack_ids: dict[str, Callable[[int], list[str]]] = {pack.unit_id: pack.ids_of for pack in self._packs}
         self._by_id: dict[str, list[str]] | None = None  # what uuids_by_id returns, where it is known
         self._context = context
         self._pid = os.getpid()
@@ -249,9 +249,11 @@ class HeldClaim(Claim):
             return self._by_id
         found: dict[str, list[str]] = {}
         self._by_id = found
-        for pack in self._packed.packs if self._packed is not None else ():
-            for number in numbers.each(pack.of):
-                found.setdefault(pack.ids[number], []).append(layout.entry_of(pack.unit_id, number))
+        # Also those that it was given and that are withheld, and those of which a former session has decided.
+        for pack in self._packs:
+            for number, message_id in enumerate(pack.ids):
+                if message_id:
+                    found.setdefault(message_id, []).append(layout.entry_of(pack.unit_id, number))
         # What it was given stays in it, although the record of a process that fenced it may list nothing.
         for uuid in ({} if self._record.has_packs else self._record.members) | self._uuids:
             decision = self._record.settled.get(uuid)

@@ -192,3 +192,14 @@ async def test_a_burial_ends_when_another_process_has_carried_it_out(world: Worl
     assert letters_of_bob >= 100
     again = [name for name in world.bucket.below("dead-letter/") if not name.endswith(".reason.json")]
     assert len(again) < 100
+
+
+async def test_a_former_session_s_messages_are_known_by_their_ids(world: World) -> None:  # noqa: F811
+    """§4: a process that settles them once more learns what was decided the first time, and settles the others."""
+    world.plant_pack(3)
+    ann, bob = await world.process(), await world.process()
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=3, claim_id="run")
+    await ann.queue.bury(claim, claim[0], reason="bad")
+    again = await bob.queue.attach(claim.hand_over())
+    settled = await bob.queue.ack(again, claim.ids)
+    assert (settled.buried, settled.acked) == (claim.ids[:1], claim.ids[1:])
