@@ -53,8 +53,11 @@ async def publisher(stage: Stage, process: Process, queue: PawnQueue, chance: ra
     """Publish a few messages."""
     for _ in range(chance.choice((1, 2))):
         await process.clock.sleep(chance.uniform(0, 15))
+        count = chance.choice((1, 2))
+        packed = bool(stage.has_packs) and stage.world.stream(f"packs {process.name}").random() < 0.8
         try:
-            ids = await queue.publish(TOPIC, [{"n": number} for number in range(chance.choice((1, 2)))])
+            payloads = [{"n": number} for number in range(3 * count if packed else count)]
+            ids = await queue.publish(TOPIC, payloads, pack=packed)
         except PublishError as error:
             ids = error.published
         except StoreError:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: How long the two consumers pause at most.
 POLL = 16.0
+#: The same where they take all that they find before they pause: one after the other, as claims of packs are small.
+UNTIL_ALL_IS_TAKEN = POLL + 90.0
 
 
 async def afterwards(stage: Stage, poll: float = POLL) -> list[str]:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from tests.sim import manners
 from tests.sim.actors import act, consumer, dag_janitor, forked, janitor, publisher, redriver, start
-from tests.sim.afterwards import afterwards, quiet
+from tests.sim.afterwards import POLL, UNTIL_ALL_IS_TAKEN, afterwards, quiet
+from tests.sim.pack_truth import any_stage
 from tests.sim.prepared import establish
 from tests.sim.scenario import plant_bad_things
-from tests.sim.stage import ALL_SETTINGS, RETENTION, SHORT_RETENTION, TROUBLED, Stage
+from tests.sim.stage import ALL_SETTINGS, RETENTION, SHORT_RETENTION, TROUBLED
 
 if TYPE_CHECKING:
+    from tests.sim.stage import Stage
     from tests.sim.world import World
 
 #: Groups that come together, by the names of their processes.
@@ -38,11 +40,11 @@ def crowd(world: World) -> list[str]:
 
 
 async def _crowd(world: World) -> list[str]:
-    stage = Stage(world, world.stream("crowd"))
+    stage = any_stage(world, "crowd")
     chance = stage.chance
     establish(world.bucket)
     stage.retention = chance.choice((RETENTION, SHORT_RETENTION))
-    stage.create_topic(chance.choice((None, 1, 3, 10)))
+    stage.create_topic(chance.choice((None, 1, 3, 10)), packs=stage.has_packs)
     plant_bad_things(stage)
     start(stage, "P1", publisher)
     start(stage, "A", consumer)
@@ -56,7 +58,7 @@ async def _crowd(world: World) -> list[str]:
     await asyncio.gather(*(_lives(stage, name) for name in tasks))
     await world.until_idle(at_most=600.0)
     await quiet(stage)
-    return await afterwards(stage)
+    return await afterwards(stage, UNTIL_ALL_IS_TAKEN if stage.has_packs else POLL)
 
 
 async def _lives(stage: Stage, name: str) -> None:

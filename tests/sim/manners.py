@@ -10,7 +10,7 @@ from pawnqueue import LeaseLostError, PawnQueue, PawnQueueError, StoreError
 from pawnqueue.domain import layout
 from tests.sim.actors import ack, claimed, note, settle, shaken
 from tests.sim.prepared import TOPIC
-from tests.sim.stage import ALL_SETTINGS, RETENTION, TROUBLE, TTLS, Stage, holder_of, settings_for, units
+from tests.sim.stage import ALL_SETTINGS, RETENTION, TROUBLE, TTLS, Stage, holder_of, settings_for
 from tests.sim.truth import NOT_MALFORMED
 from tests.support.claims import trusted_until
 from tools.kit.settlements import settlement_of
@@ -401,7 +401,7 @@ async def wake_up(stage: Stage, process: Process, queue: PawnQueue, claim: Claim
         shown.intersection_update(bucket.below(layout.leases(TOPIC)))
     if claim.lost or process.clock.elapsed() >= trusted_until(claim) or stage.world.weather.latency > 0.1:
         return  # a slow store tells its time so badly that nothing follows from it
-    for unit in units(claim).values():
+    for unit in stage.given(claim):
         if step == "renew" or layout.lease(TOPIC, unit) in shown:
             stage.history.hold_again(holder_of(process, claim), unit, asked, asked)
     await process.clock.sleep(chance.uniform(0, 1) * max(0.0, trusted_until(claim) - process.clock.elapsed()))

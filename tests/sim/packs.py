@@ -16,7 +16,7 @@ from pawnqueue.domain import pack
 from pawnqueue.domain.record import canonical
 from pawnqueue.domain.times import iso
 from tests.sim.actors import claimed, dag_janitor, janitor, keep, note, publisher, redriver, shaken, start
-from tests.sim.afterwards import POLL, afterwards, quiet
+from tests.sim.afterwards import UNTIL_ALL_IS_TAKEN, afterwards, quiet
 from tests.sim.bucket import EPOCH
 from tests.sim.csprng import FAIR, HARSH, SLOW_BUT_ANSWERED
 from tests.sim.manners import interrupted, kept_alive
@@ -42,8 +42,6 @@ SIZES = (1, 2, 3, 5, 8, 12, 20)
 LIVES = 3
 #: How many processes one poison message may kill, and others may be tried by, at most.
 MAX_LIVES = 40
-#: The last consumers take all they find before they pause.
-UNTIL_ALL_IS_TAKEN = POLL + 90.0
 
 
 def packs(world: World) -> list[str]:
@@ -57,7 +55,7 @@ def packs(world: World) -> list[str]:
 
 
 async def _packs(world: World) -> list[str]:
-    stage = PackStage(world, world.stream("packs"))
+    stage = PackStage(world, world.stream("packs"), has_packs=True, knows_reasons=True)
     chance = stage.chance
     establish(world.bucket)
     stage.retention = chance.choice((RETENTION, SHORT_RETENTION))
@@ -382,7 +380,7 @@ async def _poison(world: World) -> list[str]:
 
     In a topic that never buries what is delivered too often, it alone is left.
     """
-    stage = PackStage(world, world.stream("poison"))
+    stage = PackStage(world, world.stream("poison"), has_packs=True, knows_reasons=True)
     chance = stage.chance
     establish(world.bucket)
     stage.create_topic(chance.choice((3, 10, None)), packs=True)

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from tests.sim.actors import consumer, dag_janitor, forked, janitor, publisher, redriver, start
-from tests.sim.afterwards import afterwards, quiet
+from tests.sim.afterwards import POLL, UNTIL_ALL_IS_TAKEN, afterwards, quiet
+from tests.sim.pack_truth import any_stage
 from tests.sim.prepared import TOPIC, establish
-from tests.sim.stage import BAD_NAME, BAD_UUID, RETENTION, SHORT_RETENTION, STRANGER, Stage
+from tests.sim.stage import BAD_NAME, BAD_UUID, RETENTION, SHORT_RETENTION, STRANGER
 
 if TYPE_CHECKING:
+    from tests.sim.stage import Stage
     from tests.sim.world import World
 
 
@@ -25,10 +27,10 @@ def schedule(world: World) -> list[str]:
 
 
 async def _schedule(world: World) -> list[str]:
-    stage = Stage(world, world.stream("scenario"))
+    stage = any_stage(world, "scenario")
     establish(world.bucket)
     stage.retention = stage.chance.choice((RETENTION, SHORT_RETENTION))
-    stage.create_topic(stage.chance.choice((None, 1, 3, 10)))
+    stage.create_topic(stage.chance.choice((None, 1, 3, 10)), packs=stage.has_packs)
     plant_bad_things(stage)
     for name in ("P1", "P2"):
         start(stage, name, publisher)
@@ -43,7 +45,7 @@ async def _schedule(world: World) -> list[str]:
     start(stage, "J2", dag_janitor)
     await world.until_idle(at_most=600.0)
     await quiet(stage)
-    return await afterwards(stage)
+    return await afterwards(stage, UNTIL_ALL_IS_TAKEN if stage.has_packs else POLL)
 
 
 def plant_bad_things(stage: Stage) -> None:

@@ -78,6 +78,9 @@ class Stage:
     exempt: set[str] = field(default_factory=set)
     """Units that a fault which stays concerns: they may wait, and be left over."""
 
+    has_packs: bool | None = None
+    """Whether the topic allows packs. None: no, and it never had any."""
+
     truth: Truth = field(init=False)
     unseen: Unseen = field(init=False)
     _names: dict[str, str] = field(default_factory=dict)
