@@ -68,9 +68,9 @@ def to_take(unit: Unit, lease: Lease | None, now: float, max_deliveries: int | N
         return 0
     # ⚑ §5.7: no message waits until a bad one that is before it has no delivery left.
     first = min(due, key=lambda one: one.lapsed)
-    if _is_at_last(first, max_deliveries):
+    if _is_at_last(first, unit.count, max_deliveries):
         return numbers.lowest(first.of, 1)
-    alike = (one for one in due if one.lapsed == first.lapsed and not _is_at_last(one, max_deliveries))
+    alike = (one for one in due if one.lapsed == first.lapsed and not _is_at_last(one, unit.count, max_deliveries))
     return numbers.lowest(share.union(alike), _group_size(unit.count, first.lapsed, max_deliveries))
 
 
@@ -79,11 +79,16 @@ def is_to_be_alone(unit: Unit, lease: Lease | None, taken: int, max_deliveries: 
 
     ⚑ §5.6: at its last delivery a message that may be bad does not lose the last one of another that may be.
     """
-    return any(_is_at_last(one, max_deliveries) for one in share.only(shares_of(unit, lease), taken))
+    return any(_is_at_last(one, unit.count, max_deliveries) for one in share.only(shares_of(unit, lease), taken))
 
 
-def _is_at_last(one: Share, max_deliveries: int | None) -> bool:
-    """Say whether messages that may have ended their claims are about to be delivered for the last time."""
+def _is_at_last(one: Share, count: int, max_deliveries: int | None) -> bool:
+    """Say whether messages that may have ended their claims are about to be delivered for the last time.
+
+    Where there is no last time, it is asked whether they are taken one by one.
+    """
+    if max_deliveries is None:
+        return one.lapsed > 0 and _group_size(count, one.lapsed, None) == 1
     return one.lapsed > 0 and one.deliveries + 1 == max_deliveries
 
 

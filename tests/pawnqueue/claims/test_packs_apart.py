@@ -110,6 +110,23 @@ async def test_a_poison_message_that_is_never_buried_keeps_no_other_back(world: 
     assert acked == {1, 2, 3}
 
 
+async def test_a_poison_message_that_is_never_buried_is_alone_in_its_claims(world: World) -> None:  # noqa: F811
+    """⚑ §5.7: while it has a claim, others have the messages of other packs that were in its claims before."""
+    world.topic(packs=True, max_deliveries=None)
+    for first in (0, 2, 4):
+        world.plant_pack(2, first)
+    acked: set[int] = set()
+    for _ in range(12):
+        ann = await world.process()
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=100)
+        if not claim:
+            await world.later()
+        elif 0 not in numbers(claim):  # else its consumer is gone, and the next one begins at once
+            acked.update(numbers(claim))
+            await ann.queue.ack(claim)
+    assert acked == set(range(1, 6))
+
+
 async def test_requeued_messages_are_alone_at_their_last_delivery_too(world: World) -> None:  # noqa: F811
     """⚑ §5.6: what was given back before has fewer deliveries left than lapses."""
     world.topic(packs=True, max_deliveries=4)
