@@ -279,7 +279,7 @@ def any_stage(world: World, name: str) -> Stage:
 
     :param name: of the stream of chance that all of it is drawn from.
     """
-    if world.stream("topic").random() < 0.3:
+    if world.stream("with packs").random() < 0.3:
         return PackStage(world, world.stream(name), has_packs=True)
     return Stage(world, world.stream(name))
 

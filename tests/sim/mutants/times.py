@@ -19,7 +19,7 @@ from tests.sim.mutants.entering import Patches, mutant
 AS_IT_WAS_RECKONED = (HeldClaim, "trusted_until", lambda self, **_: self._deadline)
 
 
-@mutant("§2 Unknown is never read as done", 10, 11, 1)
+@mutant("§2 Unknown is never read as done", 8, 17, 10)
 def unknown_is_done() -> Patches:
     original = ConditionalWrite._take
 
