@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
 import zstandard
@@ -147,6 +147,16 @@ class Forger:
             self._registration,
             self._marker,
         ]
+
+    def steal(self, names: Sequence[str]) -> None:
+        """Learn the names of packs of others. The next packs have uuids of theirs, and other times."""
+        for name in names:
+            parsed = units.parse(name)
+            if parsed is not None and parsed.is_pack:
+                uuid, count = layout.uuid_of(parsed.id), self._of((parsed.count, parsed.count, 1, 12))
+                place = self.now + self.chance.uniform(-1e5, 1e5)
+                self.packs.append(units.pack_name_at(place, uuid, count))
+                self.names.append(units.name_at(place, self._of((uuid, pack.letter_id(uuid, 0)))))
 
     def name_of(self, uuid: str) -> str:
         """Make the name of a message, from any time."""

@@ -35,6 +35,7 @@ STEPS: Final = 14
 ROUNDS: Final = 40
 #: The topics of the other worlds never had packs.
 SHARE_WITH_PACKS: Final = 0.8
+SHARE_OF_THEFTS: Final = 0.3
 _RIGHTS: Final[tuple[Rights, ...]] = ("publisher", "consumer")
 _STRATEGIES: Final = ("conditional_write", "csprng_verify")
 
@@ -120,6 +121,8 @@ class _Play:
         drawn = self.chance.choice(_RIGHTS)
         self.rights: Rights = rights or drawn
         self.has_packs = self.chance.random() < SHARE_WITH_PACKS
+        #: In some worlds a publisher uses uuids of others' packs: then these may wait, and no more than that.
+        self.is_theft = self.rights == "publisher" and self.chance.random() < SHARE_OF_THEFTS
         self.judge = Judge(self._breaks_for_publishers)
         #: Each with the queue of the process that works on it.
         self.claims: list[tuple[Any, Claim]] = []
@@ -164,6 +167,8 @@ class _Play:
             self.story.breaks(f"a request left its folder: {key!r}")
 
     def _plant(self, forger: Forger) -> None:
+        if self.is_theft:
+            forger.steal(self.world.bucket.below("packs/")[:2])
         for key, body in forger.objects():
             self.story.note(f"plant {key!r} {body[:200]!r}")
             self.world.bucket.plant(key, body)
@@ -451,5 +456,7 @@ class _Play:
                 await self._ack(self._queue, claim)
             if self.judge.acked >= set(range(self.published)):
                 return
+        if self.is_theft:
+            return
         missing = sorted(set(range(self.published)) - self.judge.acked)
         self.story.breaks(f"good messages {missing} of {self.published} were not delivered and settled")
