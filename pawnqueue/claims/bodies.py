@@ -110,6 +110,11 @@ class Bodies:
                 bodies.decisions[uuid] = Decision(how="released", by="claim")
         return bodies
 
+    def unread_numbers(self, unit_id: str) -> int:
+        """Return the numbers of those messages of a pack that this process cannot read, and gives back."""
+        entries = (layout.parse_entry(each) for each, decision in self.decisions.items() if decision.how == "released")
+        return sum(1 << number for unit, number in entries if unit == unit_id and number is not None)
+
     def _take_pack(self, unit_id: str, found: ReadPack) -> None:
         # What was delivered too often is decided before anything is read.
         of = found.pack.of if self.decisions else 0

@@ -52,6 +52,8 @@ MAX_DOUBTFUL_ROUNDS = 5
 #: ⚑ §5.6: units that were set aside before are tried after the others. Where the others never end, a batch of them is
 #: tried alone after this time, and the next batch at once if that one turned out well.
 SET_ASIDE_RETRY_SECONDS = 10.0
+#: Of how many packs it is remembered which of their messages this process cannot read.
+MAX_UNREAD_PACKS = 1000
 #: How many keys one LIST returns.
 KEYS_PER_LIST = 1000
 #: How many times as large as a pack its messages are, about.
@@ -156,6 +158,7 @@ class Finder:
         self._warned_of_strangers = False
         self._lock = asyncio.Lock()
         self._lent: set[str] = set()  # the units that claims of this process are trying for
+        self._unread: dict[str, int] = {}  # of packs, the numbers of messages that this process could not read
         self._units_returned = asyncio.Event()
         self._retry_seconds = PER_OBJECT_RETRY_SECONDS  # left in this look, for leases that cannot be read
         self._retried = -math.inf  # elapsed, when units that were set aside were given out last
@@ -188,6 +191,20 @@ class Finder:
             self.set_aside.clear(uuid)
             self.set_aside.clear(name)
             self._retried = -math.inf
+
+    def unread_of(self, name: str) -> int:
+        """Return the numbers of those messages of a pack that this process could not read."""
+        return self._unread.get(name, 0)
+
+    def note_unread(self, name: str, of: int) -> None:
+        """Note that this process could not read these messages of a pack.
+
+        ⚑ §5.7: they stay as they are for other consumers, and are tried here after the other messages of their pack.
+        """
+        if of:
+            self._unread[name] = self._unread.pop(name, 0) | of
+        if len(self._unread) > MAX_UNREAD_PACKS:
+            del self._unread[next(iter(self._unread))]
 
     def take_back(self, lent: Sequence[Candidate], left: Sequence[Candidate]) -> None:
         """Note that a claim has tried for the units that were ``lent`` to it, and which of them are ``left``."""

@@ -255,7 +255,7 @@ class Attempt:
     def _sized(self, candidate: Candidate, now: float) -> Candidate:
         """Return a pack with the numbers of those messages that a claim may take now."""
         unit, most = candidate.unit, self._request.topic.settings.max_deliveries
-        of = packs.to_take(unit, candidate.history, now, most)
+        of = packs.to_take(unit, candidate.history, now, most, self._finder.unread_of(unit.name))
         return replace(candidate, of=of, is_cut=False, is_alone=packs.is_to_be_alone(unit, candidate.history, of, most))
 
     async def _win(self, picks: Picks) -> Won:
@@ -387,6 +387,7 @@ class Attempt:
         names = {uuid: member.name for uuid, member in members.items()}
         for uuid, why in bodies.aside.items():
             self._finder.set_aside.put(names[uuid], why)
+            self._finder.note_unread(names[uuid], bodies.unread_numbers(uuid))
             if isinstance(why, StoreError):
                 self.unread = True
         for uuid, decision in bodies.decisions.items():

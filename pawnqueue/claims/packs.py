@@ -57,17 +57,21 @@ async def told_of(context: Context, topic: str, pack_: Unit) -> list[tuple[Unit,
     return [(each, lease if one is None else one.value) for each, one in zip(slices, own, strict=True)]
 
 
-def to_take(unit: Unit, lease: Lease | None, now: float, max_deliveries: int | None) -> int:
+def to_take(unit: Unit, lease: Lease | None, now: float, max_deliveries: int | None, unread: int = 0) -> int:
     """Return the numbers of those messages of a pack that a claim takes at most, by what its lease tells.
 
     ⚑ §5.6: one bad message does not bury the others. Messages whose claims ended without settling them are taken in
     ever smaller groups, and at the last delivery one by one, apart from the others.
+
+    :param unread: the numbers of those that this process could not read before. They come after all others.
     """
     due = [one for one in shares_of(unit, lease) if one.until <= now]
+    due = share.only(due, ~unread) or due
     if not due:
         return 0
-    # ⚑ §5.7: no message waits until a bad one that is before it has no delivery left.
-    first = min(due, key=lambda one: one.lapsed)
+    # ⚑ §5.7: no message waits until a bad one that is before it has no delivery left, or for one that is always
+    # requeued: the one that was delivered least often comes first.
+    first = min(due, key=lambda one: (one.deliveries, one.lapsed))
     if _is_at_last(first, unit.count, max_deliveries):
         return numbers.lowest(first.of, 1)
     alike = (one for one in due if one.lapsed == first.lapsed and not _is_at_last(one, unit.count, max_deliveries))

@@ -203,3 +203,33 @@ async def test_a_former_session_s_messages_are_known_by_their_ids(world: World) 
     again = await bob.queue.attach(claim.hand_over())
     settled = await bob.queue.ack(again, claim.ids)
     assert (settled.buried, settled.acked) == (claim.ids[:1], claim.ids[1:])
+
+
+async def test_a_line_that_cannot_be_read_keeps_no_other_back(world: World) -> None:  # noqa: F811
+    """⚑ §5.7: a message whose consumer died is delivered, although one of its pack is always given back unseen."""
+    plant_bad_pack(world, [b'{"v":9,"id":"x","payload":{}}', b'{"id":"y","payload":{"n":1}}'])
+    ann, bob = await world.process(), await world.process()
+    assert numbers(await ann.queue.claim(TOPIC, "c", max_messages=10)) == [1]
+    await world.later()
+    had: list[int] = []
+    for _ in range(10):
+        had += numbers(await bob.queue.claim(TOPIC, "c", max_messages=10, ttl=900))
+        await world.later(30)
+    assert had == [1]
+
+
+async def test_a_message_that_is_always_requeued_keeps_no_other_back(world: World) -> None:  # noqa: F811
+    """⚑ §5.7: a message whose consumer died is delivered beside one that nobody ever finishes."""
+    world.topic(packs=True, max_deliveries=None)
+    world.plant_pack(2)
+    ann, bob = await world.process(), await world.process()
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=10)
+    await ann.queue.requeue(claim, claim[0])
+    await world.later()
+    had: set[int] = set()
+    for _ in range(4):
+        claim = await bob.queue.claim(TOPIC, "c", max_messages=10)
+        had.update(numbers(claim))
+        await bob.queue.requeue(claim)
+        await world.later(15)
+    assert had == {0, 1}

@@ -181,12 +181,12 @@ def nobody_ends_packs() -> Patches:
 def poison_is_tried_first() -> Patches:
     original = packs.to_take
 
-    def to_take(unit: Any, lease: Any, now: float, most: int | None) -> int:
+    def to_take(unit: Any, lease: Any, now: float, most: int | None, unread: int = 0) -> int:
         shares = packs.shares_of(unit, lease)
         first = [one for one in shares if one.until <= now][:1]
         if not first or first[0].lapsed == 0:
-            return original(unit, lease, now, most)
-        return original(unit, lease.model_copy(update={"shares": first}), now, most)
+            return original(unit, lease, now, most, unread)
+        return original(unit, lease.model_copy(update={"shares": first}), now, most, unread)
 
     return [(packs, "to_take", to_take)]
 
