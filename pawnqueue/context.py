@@ -13,6 +13,7 @@ from pawnqueue.registers.claim_records import ClaimRecordRegister
 from pawnqueue.registers.leases import LeaseRegister
 from pawnqueue.registers.topic_markers import TopicMarker
 from pawnqueue.registers.write_records import WriteRecordRegister
+from pawnqueue.runtime.concurrency import ByteBudget
 from pawnqueue.runtime.done_writes import DoneWrites
 from pawnqueue.stores.recent_bodies import RecentBodies
 from pawnqueue.stores.server_time import local_seconds
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: How long a request for one object is retried where other objects wait: the next claim or sweep tries it again.
 PER_OBJECT_RETRY_SECONDS = 3.0
+#: How many bytes of lines of packs are in memory while they are buried. The lines of one pack may be as many.
+MAX_BURIED_BYTES = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Context:
     events: Events = field(default_factory=Events)
     done_writes: DoneWrites = field(default_factory=DoneWrites)
     recent_packs: RecentBodies = field(default_factory=RecentBodies)
+    #: ⚑ §1: for the lines of packs that are in memory while they are buried.
+    buried_bytes: ByteBudget = field(default_factory=lambda: ByteBudget(MAX_BURIED_BYTES))
 
     @property
     def at_once(self) -> int:

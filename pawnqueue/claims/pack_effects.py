@@ -5,7 +5,7 @@ A pack of which all messages are acked is deleted like a single message. That ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import letters, units
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: How many letters of one pack are written at a time: several packs may be buried at once.
 LETTERS_AT_ONCE = 8
+#: Fewer bytes of lines do not wait for room to be buried.
+MAX_UNCOUNTED_BYTES = 256 * 1024
 #: After this many letters a burial looks whether its claim still holds the pack.
 LETTERS_BETWEEN_LOOKS = 64
 
@@ -163,12 +165,38 @@ async def _bury(
     member = record.members[unit_id]
     uuid = layout.uuid_of(unit_id)
     try:
-        lines = await packs.read_lines(context, topic, member)
+        lines = await _lines(context, topic, member, dead)
+        size = sum(map(len, lines.values()))
+        if size <= MAX_UNCOUNTED_BYTES:
+            return await _bury_lines(context, topic, record, unit_id, dead, lines=lines)
+        # ⚑ §1: any number of small objects may expand to 64 MiB each. They wait for room, and not in memory.
+        lines = {}
+        async with context.buried_bytes.reserve(size):
+            lines = await _lines(context, topic, member, dead)
+            return await _bury_lines(context, topic, record, unit_id, dead, lines=lines)
     except UnreadableRecordError:
         await _bury_object(context, topic, uuid, _reason(record, unit_id, member.shares[0], dead[0]))
         return False
-    if lines is None:
+
+
+async def _lines(context: Context, topic: str, member: Member, dead: Sequence[PartDecision]) -> dict[int, bytes]:
+    """Return the lines that are to be buried, by their numbers; none if the pack is gone."""
+    found = await packs.read_lines(context, topic, member)
+    return {} if found is None else {number: found[number] for part in dead for number in numbers.each(part.of)}
+
+
+async def _bury_lines(  # noqa: PLR0913 - what is buried, and on whose behalf
+    context: Context,
+    topic: str,
+    record: ClaimRecord,
+    unit_id: str,
+    dead: Sequence[PartDecision],
+    *,
+    lines: Mapping[int, bytes],
+) -> bool | None:
+    if not lines:
         return False
+    member, uuid = record.members[unit_id], layout.uuid_of(unit_id)
 
     async def bury(number: int, reason: DeadReason) -> None:
         letter_id = pack.letter_id(uuid, number)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pawnqueue.catalog import letters, units
+from pawnqueue.claims import pack_effects
 from pawnqueue.domain import layout, pack, share
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.size_hint import padded
@@ -140,3 +142,29 @@ async def test_a_pack_under_the_uuid_of_another_one_can_only_keep_it_waiting(wor
         had += numbers(claim)
         await ann.queue.ack(claim)
     assert sorted(had) == ([1, 2, 9] if seconds > 0 else [0, 1, 2, 9])
+
+
+async def test_bad_lines_of_many_packs_are_not_in_memory_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """⚑ §1: small objects may expand to 64 MiB of bad lines each. What is buried at once has 64 MiB together."""
+    count, size = 12, 2**20
+    for number in range(12):
+        name = units.pack_name_at(1e9 + number, world.clock.uuid(), count)
+        world.bucket.plant(units.key_of(TOPIC, name), pack.pack_body([bytes([65 + number]) * size] * count))
+    left: Counter[int] = Counter()
+    most = 0
+
+    async def create(_context: object, _key: str, line: bytes) -> None:
+        nonlocal most
+        left.setdefault(line[0], count)
+        most = max(most, sum(count * size for each in left.values() if each))
+        await asyncio.sleep(0)
+        left[line[0]] -= 1
+
+    monkeypatch.setattr(pack_effects, "_create_letter", create)
+    ann = await world.process()
+    for _ in range(9):
+        assert not await ann.queue.claim(TOPIC, "c", max_messages=1000)
+        await world.later(60)
+    assert not world.bucket.below("packs/")
+    assert len(left) == 12
+    assert most <= 64 * 2**20
