@@ -386,8 +386,12 @@ class Attempt:
         """
         names = {uuid: member.name for uuid, member in members.items()}
         for uuid, why in bodies.aside.items():
-            self._finder.set_aside.put(names[uuid], why)
-            self._finder.note_unread(names[uuid], bodies.unread_numbers(uuid))
+            unread = bodies.unread_numbers(uuid)
+            self._finder.note_unread(names[uuid], unread)
+            # The other messages of a pack do not wait for some of them, and its other slices not for this one.
+            if uuid not in bodies.packs or not bodies.packs[uuid].of:
+                is_of_slice = unread and not layout.is_whole_pack(names[uuid], uuid)
+                self._finder.set_aside.put(uuid if is_of_slice else names[uuid], why)
             if isinstance(why, StoreError):
                 self.unread = True
         for uuid, decision in bodies.decisions.items():

@@ -233,3 +233,19 @@ async def test_a_message_that_is_always_requeued_keeps_no_other_back(world: Worl
         await bob.queue.requeue(claim)
         await world.later(15)
     assert had == {0, 1}
+
+
+async def test_a_pack_does_not_wait_for_a_line_that_cannot_be_read(world: World) -> None:  # noqa: F811
+    """⚑ §5.6: a line of a newer format concerns itself alone. The others are delivered at once."""
+    good = [json.dumps({"id": f"i{number}", "payload": {"n": number}}).encode() for number in range(1, 6)]
+    plant_bad_pack(world, [b'{"v":9,"id":"x","payload":{}}', *good])
+    ann = await world.process()
+    had: list[int] = []
+    for _ in range(3):
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=2)
+        had += numbers(claim)
+        await ann.queue.ack(claim)
+    assert had == [1, 2, 3, 4, 5]
+    await world.later(60)
+    assert not await ann.queue.claim(TOPIC, "c", max_messages=2)
+    assert len(world.bucket.below("packs/")) == 1
