@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
 from pawnqueue.claims.bodies import read_each
-from pawnqueue.claims.packs import read_pack
+from pawnqueue.claims.packs import PackReader, read_pack
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.errors import CompatibilityError, ObjectTooLargeError
 from pawnqueue.runtime.concurrency import for_each
@@ -30,12 +30,13 @@ async def overwritten(context: Context, claim: HeldClaim) -> dict[str, Decision]
     :raises PawnQueueError: such a message cannot be read. Nothing is decided of the others either.
     """
     members = {uuid: claim.record.unsettled_part(uuid) for uuid in claim.left}
+    reader = PackReader(context, claim.topic)
 
     async def decide(uuid: str) -> Mapping[str, Decision]:
         member = members[uuid]
         try:
             if member.is_pack:
-                found = await read_pack(context, claim.topic, uuid, member)
+                found = await read_pack(context, claim.topic, uuid, member, reader)
                 decisions = {uuid: found} if isinstance(found, Decision) else found.decisions
                 fault = None if isinstance(found, Decision) else found.fault
             else:

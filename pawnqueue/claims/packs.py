@@ -260,14 +260,17 @@ class ReadPack:
 
 
 class PackReader:
-    """Reads packs for one claim: each of them once, however many of its slices the claim has."""
+    """Reads packs for one claim: each of them once, however many of its slices the claim has.
 
-    def __init__(self, context: Context, topic: str) -> None:
+    :param expanding: shared by several readers of which only one at a time is to expand a pack.
+    """
+
+    def __init__(self, context: Context, topic: str, expanding: asyncio.Lock | None = None) -> None:
         self._context = context
         self._topic = topic
         self._bodies: SharedWork[str, bytes | None] = SharedWork()
         #: ⚑ §1: held while a pack's lines are in memory, which have many times its size.
-        self.expanding = asyncio.Lock()
+        self.expanding = expanding or asyncio.Lock()
 
     async def body(self, unit_id: str, member: Member) -> bytes | None:
         """Return the body of a pack; None: it is gone.

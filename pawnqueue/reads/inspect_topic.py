@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.view import state_of
 from pawnqueue.claims.claim import as_message
-from pawnqueue.claims.packs import read_lines, read_pack, shares_of, told_of
+from pawnqueue.claims.packs import PackReader, read_lines, read_pack, shares_of, told_of
 from pawnqueue.domain import layout, pack, share
 from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.envelope import Envelope
@@ -106,6 +107,7 @@ class _MessageReader:
         self._topic = topic
         self._with_retries, self._without = context.with_budget(), context.with_budget(0.0)
         self._faults = 0
+        self._expanding = asyncio.Lock()
 
     async def read(self, units_: Iterable[Unit]) -> list[list[Message]]:
         """Return the messages of each unit that can be read."""
@@ -119,7 +121,9 @@ class _MessageReader:
     async def _read(self, unit: Unit) -> list[Message]:
         context = self._with_retries if self._faults < MAX_RETRIED_READS else self._without
         try:
-            return await (_read_pack if unit.is_pack else _read)(context, self._topic, unit)
+            if unit.is_pack:
+                return await _read_pack(context, self._topic, unit, self._expanding)
+            return await _read(context, self._topic, unit)
         except PawnQueueError as error:
             self._faults += 1
             logger.warning("%s is left out, as it cannot be read: %s", units.key_of(self._topic, unit.name), error)
@@ -243,11 +247,12 @@ async def _read(context: Context, topic: str, unit: Unit) -> list[Message]:
     return [as_message(envelope, topic, unit.name, deliveries=0)]
 
 
-async def _read_pack(context: Context, topic: str, unit: Unit) -> list[Message]:
+async def _read_pack(context: Context, topic: str, unit: Unit, expanding: asyncio.Lock) -> list[Message]:
     # The leases first: a pack of which all is finished is deleted before its leases.
     told = await told_of(context, topic, unit)
     left = sum(share.union(shares_of(each, lease)) for each, lease in told)
     if not left:
         return []
-    found = await read_pack(context, topic, unit.id, Member(name=unit.name, shares=[Share(of=left)]))
+    reader = PackReader(context, topic, expanding)
+    found = await read_pack(context, topic, unit.id, Member(name=unit.name, shares=[Share(of=left)]), reader)
     return [] if isinstance(found, Decision) else found.pack.messages()

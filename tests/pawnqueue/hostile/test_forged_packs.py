@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -142,6 +143,28 @@ async def test_a_pack_under_the_uuid_of_another_one_can_only_keep_it_waiting(wor
         had += numbers(claim)
         await ann.queue.ack(claim)
     assert sorted(had) == ([1, 2, 9] if seconds > 0 else [0, 1, 2, 9])
+
+
+async def test_packs_that_are_looked_at_are_read_one_after_the_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """⚑ §1: one pack at a time is expanded, for those who only look, too."""
+    line = b'{"id":"a","payload":{"x":"' + b"x" * 2**18 + b'"}}'
+    for second in (1e9, 1e9 + 1):
+        name = units.pack_name_at(second, world.clock.uuid(), 12)
+        world.bucket.plant(units.key_of(TOPIC, name), pack.pack_body([line] * 12))
+    keys: list[str] = []
+    read_entry = pack.read_entry
+
+    def reading(line: bytes, key: str) -> pack.PackEntry:
+        keys.append(key)
+        return read_entry(line, key)
+
+    ann = await world.process()
+    monkeypatch.setattr(pack, "read_entry", reading)
+    assert len(await ann.queue.peek(TOPIC, 24)) == 24
+    changes = sum(one != other for one, other in pairwise(key for key, _ in groupby(keys)))
+    assert changes <= 3  # each is read, and its messages are made
 
 
 async def test_bad_lines_of_many_packs_are_not_in_memory_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
