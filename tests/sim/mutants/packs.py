@@ -62,9 +62,7 @@ def decided_in_part_is_taken() -> Patches:
     return [(pack_effects, "_shares_left", shares_left)]
 
 
-@mutant(
-    "§5.4 Only the claim that holds a pack buries messages of it: their letters may be redriven", 0, 2, arena="packs"
-)
+@mutant("§5.4 Only the claim that holds a pack buries messages of it: their letters may be redriven", 2, arena="packs")
 def buried_by_those_who_hold_it_no_more() -> Patches:
     async def held(context: Any, topic: str, record: ClaimRecord, unit_id: str) -> Any:
         found = await context.lease(topic, unit_id).read()
@@ -148,7 +146,7 @@ def shares_by_uuid() -> Patches:
     return [(packs, "shares_of", shares_of)]
 
 
-@mutant("§5.4 A slice begins with what was left of its pack when it was split", 0, 2, arena="packs")
+@mutant("§5.4 A slice begins with what was left of its pack when it was split", 8, 10, arena="packs")
 def slices_begin_anew() -> Patches:
     return [(Candidate, "history", property(lambda self: None if self.lease is None else self.lease.value))]
 
@@ -166,7 +164,7 @@ def slices_are_done_when_they_have_a_lease() -> Patches:
     return [(splitting, "_lease_of", lease_of)]
 
 
-@mutant("§5.5 A pack of which all slices are done is deleted, even after a process has died", 35, 39, arena="packs")
+@mutant("§5.5 A pack of which all slices are done is deleted, even after a process has died", 35, arena="packs")
 def nobody_ends_packs() -> Patches:
     async def finish_pack(*_: Any) -> None:
         pass

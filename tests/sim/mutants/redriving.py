@@ -16,7 +16,7 @@ from tests.sim.mutants.entering import Patches, mutant
 from tools.kit.stores import ALL
 
 
-@mutant("§5 A dead letter whose burial is not finished is not redriven", 1185, 1570)
+@mutant("§5 A dead letter whose burial is not finished is not redriven", 225, arena="packs")
 def redrive_early() -> Patches:
     original = redrive._move
 
@@ -41,7 +41,7 @@ def redrive_same_id() -> Patches:
     return [(units, "redriven_id", lambda uuid, _version: uuid)]
 
 
-@mutant("§5 The new place is locked before the message is written there", 75, 215)
+@mutant("§5 The new place is locked before the message is written there", 225, arena="packs")
 def redrive_no_lock() -> Patches:
     async def move(context: Context, topic: str, letter: ListedLetter, **_: Any) -> Any:
         name = units.redriven_name(letter.id, letter.version, letter.written_at.timestamp())
@@ -54,7 +54,7 @@ def redrive_no_lock() -> Patches:
 
 
 @mutant(
-    "§5 The source is looked for after the lock was taken, and moved by COPY, never by GET and PUT", 1175, 1301, 391
+    "§5 The source is looked for after the lock was taken, and moved by COPY, never by GET and PUT", 173, arena="packs"
 )
 def redrive_by_put() -> Patches:
     bodies: dict[str, bytes] = {}
