@@ -163,6 +163,15 @@ class HeldClaim(Claim):
         return entry if known is None or number is None else known(1 << number)[0]
 
     @property
+    def former_outcomes(self) -> set[str]:
+        """What was decided of the packs of a claim that has ended, where the ids of their messages are not known."""
+        if self._record.unsettled or not self._record.has_packs:
+            return set()
+        unknown = [unit_id for unit_id in self._record.settled if unit_id not in self._pack_ids]
+        parts = [part for unit_id in unknown for part in self._record.parts_of(unit_id) if part.by != "claim"]
+        return {"lost" if part.by == "other" else part.how for part in parts}
+
+    @property
     def left(self) -> list[str]:
         """The uuids of the members that are not settled."""
         return self._record.unsettled

@@ -164,7 +164,8 @@ class Claims:
             for given, of_one in uuids.items()
             if not of_one and (not unread or not isinstance(given, str))
         ]
-        if strangers:
+        # ⚑ §4: of a claim that has ended, packs and their ids are gone. A retry may name their messages.
+        if strangers and not (claim.former_outcomes and all(isinstance(given, str) for given in decisions)):
             raise not_its_own_error(claim, strangers, operation)
         if rest is not None:
             named = {uuid for of_one in uuids.values() for uuid in of_one}

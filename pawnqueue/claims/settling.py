@@ -55,8 +55,11 @@ def settlement_of(claim: HeldClaim, result: SettledMembers, uuids: Mapping[Meant
 
     Those without uuids may be any of the messages that could not be read.
     """
-    settlement = Settlement(unknown=[id_of(given) for given, of_one in uuids.items() if not of_one])
+    settlement = Settlement()
     names = {"acked": settlement.acked, "dead": settlement.buried, "released": settlement.released}
+    former = claim.former_outcomes
+    unnamed = names.get(next(iter(former)), settlement.lost) if len(former) == 1 else settlement.unknown
+    unnamed += [id_of(given) for given, of_one in uuids.items() if not of_one]
     if result.fault is not None:
         settlement.fault = str(result.fault)
     elif settlement.unknown:

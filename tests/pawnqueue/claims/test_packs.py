@@ -508,3 +508,19 @@ async def test_what_is_released_by_its_id_is_no_suspect(world: World) -> None:
         await bob.queue.release(TOPIC, run, owner="o")
         await world.later(15)
     assert len(await bob.queue.claim(TOPIC, "c", max_messages=20)) == 20
+
+
+async def test_a_retry_that_settles_an_ended_claim_by_its_ids_has_the_first_answer(world: World) -> None:
+    """The packs of an ended claim are gone: ids of their messages are answered alike, or unknown if that differs."""
+    ann, bob = await world.process(), await world.process()
+    for run, bad in (("alike", []), ("apart", [1])):
+        world.plant_pack(3)
+        claim = await ann.queue.claim(TOPIC, "c", max_messages=3, claim_id=run)
+        ids = claim.ids
+        await ann.queue.nack(claim, [claim[number] for number in bad], reason="bad")
+        await ann.queue.ack(claim)
+        again = await bob.queue.claim(TOPIC, "c", max_messages=3, claim_id=run)
+        assert not again
+        done = await bob.queue.ack(again, ids)
+        assert (done.unknown if bad else done.acked) == ids
+        await world.later(15)
