@@ -119,8 +119,8 @@ def settlements_tell_of_all() -> Patches:
 def delays_of_packs_are_ignored() -> Patches:
     original = packs.to_take
 
-    def to_take(unit: Any, lease: Any, _: float, most: int | None) -> int:
-        return original(unit, lease, float("inf"), most)
+    def to_take(unit: Any, lease: Any, _: float, most: int | None, *more: int) -> int:
+        return original(unit, lease, float("inf"), most, *more)
 
     return [(packs, "to_take", to_take)]
 
