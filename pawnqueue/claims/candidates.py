@@ -441,7 +441,10 @@ class Finder:
 
     async def _finish_pack(self, unit: Unit, infos: Mapping[str, ObjectInfo]) -> None:
         try:
-            if not await splitting.finish_if_done(self._context.with_budget(), self._topic, unit.name):
+            brief = self._context.with_budget()
+            if await splitting.finish_if_done(brief, self._topic, unit.name):
+                return
+            if await brief.store.head(units.key_of(self._topic, unit.name)) is not None:
                 # ⚑ §5.7: garbage may have the size of a lease in the state ``done``. Its body tells.
                 await self._cache.read_leases(infos, PER_OBJECT_RETRY_SECONDS)
         except PawnQueueError as error:

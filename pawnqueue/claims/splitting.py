@@ -5,10 +5,11 @@ A slice of which all messages are finished keeps its lease, in the state ``done`
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
-from pawnqueue.domain import layout
+from pawnqueue.domain import layout, size_hint
 from pawnqueue.errors import CompatibilityError, StoreError
 from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.port import Unknown
@@ -30,9 +31,9 @@ def slice_length(count: int, wanted: int) -> int:
 
 
 async def finish_if_done(context: Context, topic: str, name: str) -> bool:
-    """Delete a pack if all its slices are finished, and then the leases; return whether it is deleted.
+    """Delete a pack if all its slices are finished, and then the leases; return whether nothing of it is left to do.
 
-    ⚑ §5.1: a lease's body says that a slice is finished. Of what a LIST shows, only its name counts.
+    ⚑ §5.1: a lease's body says that a slice is finished. What a LIST shows only saves reading the bodies.
     ⚑ §5.5: each claim that finishes a slice looks here after it has written that. Of the last two, at least one sees
     that all are finished. If it dies, a poll or a sweep looks.
 
@@ -41,15 +42,11 @@ async def finish_if_done(context: Context, topic: str, name: str) -> bool:
     whole = units.parse(name)
     if whole is None:
         return False
-    beginning = f"{layout.leases(topic)}{layout.uuid_of(whole.id)}."
-    listed = {
-        unit_id
-        async for page in context.registers.pages(beginning)
-        for info in page
-        if (unit_id := layout.parse_lease(info.key)) is not None
-    }
+    listed = await _done_slices(context, topic, f"{layout.leases(topic)}{layout.uuid_of(whole.id)}.")
     root = await _lease_of(context, topic, whole)
-    if root is None or root.value.state != "split":
+    if root is None:
+        return True  # another process was faster
+    if root.value.state != "split":
         return False
     slices = whole.slices(root.value.length)
     begun = [each for each in slices if root.value.shares and _is_begun(each, root.value)]
@@ -70,6 +67,21 @@ async def finish_if_done(context: Context, topic: str, name: str) -> bool:
         if isinstance(outcome, Unknown):
             raise outcome.fault
     return True
+
+
+async def _done_slices(context: Context, topic: str, beginning: str) -> set[str | None]:
+    """Return the units whose leases begin with this text, and look as if nothing is left of them."""
+    found: set[str | None] = set()
+    # Stores list folders. Not every client lists what begins with a part of a name.
+    async with aclosing(context.registers.pages(layout.leases(topic), start_after=beginning)) as pages:
+        async for page in pages:
+            for info in page:
+                hint = size_hint.hint_of_lease(info.size, info.last_modified, is_of_pack=True)
+                if info.key.startswith(beginning) and hint is not None and hint.state == "done":
+                    found.add(layout.parse_lease(info.key))
+            if not page[-1].key.startswith(beginning):
+                break
+    return found
 
 
 def _is_begun(each: Unit, root: Lease) -> bool:
