@@ -161,7 +161,12 @@ def slices_are_done_when_they_have_a_lease() -> Patches:
             return found
         return replace(found, value=found.value.model_copy(update={"state": "done"}))
 
-    return [(splitting, "_lease_of", lease_of)]
+    async def done_slices(context: Any, topic: str, beginning: str) -> set[str | None]:
+        pages = context.registers.pages(layout.leases(topic), start_after=beginning)
+        keys = [info.key async for page in pages for info in page if info.key.startswith(beginning)]
+        return {layout.parse_lease(key) for key in keys}
+
+    return [(splitting, "_lease_of", lease_of), (splitting, "_done_slices", done_slices)]
 
 
 @mutant("§5.5 A pack of which all slices are done is deleted, even after a process has died", 35, arena="packs")
