@@ -18,7 +18,7 @@ from pawnqueue.arguments import (
     is_number,
 )
 from pawnqueue.claims import ClaimReference
-from pawnqueue.claims.claiming import ClaimRequest
+from pawnqueue.claims.claim_making import ClaimRequest
 from pawnqueue.claims.renewing import session_time
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision

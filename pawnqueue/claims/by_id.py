@@ -28,18 +28,16 @@ from typing import TYPE_CHECKING
 from pawnqueue.claims import effects, leaving, renewing, settling, takeover
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidates import FULL_LISTING_SECONDS
-from pawnqueue.claims.claim_reads import latest_generations
-from pawnqueue.claims.claiming import (
-    MAX_TTL_SHARE,
+from pawnqueue.claims.claim_making import (
     ClaimRequest,
     Won,
-    claim_fresh,
-    claim_lost_error,
     make_claim,
     make_record,
     settle_bad_ones,
     withhold_if_late,
 )
+from pawnqueue.claims.claim_reads import latest_generations
+from pawnqueue.claims.claiming import MAX_TTL_SHARE, claim_fresh, claim_lost_error
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout, share
 from pawnqueue.domain import lease as leases

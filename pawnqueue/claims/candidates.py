@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 from pawnqueue.catalog import units
 from pawnqueue.claims import effects, finish_redrive, packs, splitting, takeover
 from pawnqueue.claims.background import BackgroundWork
+from pawnqueue.claims.candidate import Candidate, enough, messages_of
 from pawnqueue.claims.register_cache import MIN_RETRY_SECONDS, RegisterCache
 from pawnqueue.claims.set_aside import BadBatches, SetAside
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
-from pawnqueue.domain import layout, numbers, share, size_hint
+from pawnqueue.domain import layout, size_hint
 from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.domain.pack import MAX_STORED_PACK_BYTES
 from pawnqueue.errors import PawnQueueError
@@ -56,67 +57,8 @@ SET_ASIDE_RETRY_SECONDS = 10.0
 MAX_UNREAD_PACKS = 1000
 #: How many keys one LIST returns.
 KEYS_PER_LIST = 1000
-#: How many times as large as a pack its messages are, about.
-PACK_EXPANSION = 4
 #: How long a consumer that found nothing waits for the background work that it began for other claims.
 BACKGROUND_WAIT_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A unit that may be claimed, by creating its lease or by replacing the one that it has."""
-
-    unit: Unit
-    lease: Versioned[Lease] | None = None
-    root: Versioned[Lease] | None = None
-    """Of a slice: the lease by which its pack was split."""
-    of: int = 0
-    """Of a pack: the numbers of those messages that a claim may take now."""
-    is_cut: bool = False
-    """Whether there are more, which this claim does not want."""
-    is_alone: bool = False
-    """Whether a claim may have nothing beside it."""
-
-    @property
-    def id(self) -> str:
-        """The id under which the lease is kept."""
-        return self.unit.id
-
-    @property
-    def history(self) -> Lease | None:
-        """The lease that tells what became of its messages before."""
-        told = self.lease or self.root
-        return None if told is None else told.value
-
-    @property
-    def due_at(self) -> float:
-        """Of a slice without a lease of its own: the server time from which its first message may be claimed."""
-        return 0.0 if self.root is None else min(one.until for one in packs.shares_of(self.unit, self.root.value))
-
-    @property
-    def count(self) -> int:
-        """How many messages a claim may take."""
-        return self.of.bit_count() if self.of else self.unit.count
-
-    @property
-    def size(self) -> int:
-        """About how many bytes of messages a claim takes."""
-        whole = self.unit.size * PACK_EXPANSION if self.unit.is_pack else self.unit.size
-        return whole * self.count // layout.count_in(self.unit.name) if self.unit.is_pack else whole
-
-    @property
-    def parts(self) -> int:
-        """How many parts the record of a claim has of it, at most; 0 for a single message."""
-        if not self.unit.is_pack or self.history is None:
-            return int(self.unit.is_pack)
-        shares = share.only(self.history.shares, self.unit.numbers)
-        return sum(1 for one in shares for _ in numbers.runs(one.of)) or 1
-
-    def cut(self, messages: int) -> Candidate:
-        """Return the candidate with no more messages than these."""
-        if self.of.bit_count() <= messages:
-            return self
-        return replace(self, of=numbers.lowest(self.of, messages), is_cut=True)
 
 
 @dataclass(slots=True)
@@ -221,8 +163,8 @@ class Finder:
                 view = self._begin()
             shelf, view.unclaimed = view.unclaimed, []
             found = self._never_tried(view, shelf)
-            if _messages_of(found) < wanted:
-                found = [*found, *await self._further(view, wanted - _messages_of(found), most_reads)]
+            if messages_of(found) < wanted:
+                found = [*found, *await self._further(view, wanted - messages_of(found), most_reads)]
             view.cost = view.cost or view.requests
             if not found and self.background.busy and await self.background.settled(BACKGROUND_WAIT_SECONDS):
                 # What other claims had decided is carried out now. They may have given units back.
@@ -241,7 +183,7 @@ class Finder:
         if len(first) < len(found):
             found = [candidate for candidate in found if first[candidate.id] is candidate]
             view.is_stale = True
-        lent = _enough(found, most)
+        lent = enough(found, most)
         view.unclaimed = [*found[lent:], *view.unclaimed]  # units may have been taken back meanwhile
         return found[:lent]
 
@@ -334,7 +276,7 @@ class Finder:
                     # Units that other claims had are the oldest, so they come first.
                     some, bound = bound, bound - min(bound, len(view.doubtful))
                     found = [*await self._resolve_some(view, some), *found]
-                if _messages_of(found) >= wanted:
+                if messages_of(found) >= wanted:
                     break
                 page = await _next(pages)
                 view.requests += 1
@@ -633,20 +575,6 @@ class Finder:
                 keys[0],
                 f" and at least {len(keys) - 1:,} more" if len(keys) > 1 else "",
             )
-
-
-def _messages_of(candidates: Sequence[Candidate]) -> int:
-    return sum(candidate.count for candidate in candidates)
-
-
-def _enough(candidates: Sequence[Candidate], most: int) -> int:
-    """Return how many of the first candidates have this number of messages together, or more by a part of the last."""
-    messages = 0
-    for number, candidate in enumerate(candidates):
-        if messages >= most:
-            return number
-        messages += candidate.count
-    return len(candidates)
 
 
 def _stem_of(key: str) -> str | None:

@@ -8,7 +8,7 @@ from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pawnqueue.claims.candidates import Candidate
+    from pawnqueue.claims.candidate import Candidate
     from pawnqueue.runtime.clock import Clock
 
 #: The window is at most this many times as wide as the batch that is wanted.

@@ -9,22 +9,19 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from pawnqueue.catalog import letters, units
-from pawnqueue.claims import pack_effects
+from pawnqueue.catalog import units
+from pawnqueue.claims import burying, pack_effects
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.identifiers import Version
-from pawnqueue.domain.records import DeadReason
-from pawnqueue.domain.times import iso
 from pawnqueue.errors import CompatibilityError, PawnQueueError, StoreError
-from pawnqueue.events import MessageBuried
 from pawnqueue.registers.strategy import Step
 from pawnqueue.runtime.concurrency import for_each
-from pawnqueue.stores.port import Done, Refused, Unknown
+from pawnqueue.stores.port import Refused, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
+    from pawnqueue.domain.claim_record import ClaimRecord, Decision
     from pawnqueue.domain.lease import Lease
     from pawnqueue.registers.register import Versioned
 
@@ -101,42 +98,12 @@ async def finish(
 
 async def _bury(context: Context, topic: str, record: ClaimRecord, uuid: str) -> StoreError | None:
     """Store the reason, and copy the message beside it; return why that is not confirmed, or None."""
-    decision = record.settled[uuid]
-    member = record.members[uuid]
-    reason = DeadReason(
-        reason=decision.reason,
-        error=decision.error,
-        deliveries=_handed_out(member, decision),
-        consumer=record.consumer,
-        claim=record.stem,
-        at=iso(decision.until or record.created_at),
-        name=member.name,
-        max_deliveries=decision.max_deliveries,
-        given_reason=member.reason,
-        given_error=member.error,
-    )
+    reason = burying.reason_of(record, uuid, record.members[uuid], record.settled[uuid])
     try:
-        # The reason goes first: a dead letter without one would have lost the key that it had.
-        await context.store.overwrite(letters.reason_key_of(topic, uuid), reason.encode())
-        outcome = await context.store.copy(units.key_of(topic, member.name), letters.key_of(topic, uuid))
-        # If the source does not exist, another process has buried it before. If its dead letter has been redriven
-        # since, the reason that was written just now belongs to none.
-        if isinstance(outcome, Refused) and await context.store.head(letters.key_of(topic, uuid)) is None:
-            await context.store.delete([letters.reason_key_of(topic, uuid)])
+        await burying.bury_object(context, topic, uuid, reason)
     except StoreError as error:
         return error
-    if isinstance(outcome, Done):
-        context.events.tell(
-            MessageBuried(
-                topic=topic,
-                message=uuid,
-                reason=reason.reason,
-                deliveries=reason.deliveries,
-                max_deliveries=reason.max_deliveries,
-                claim=record.stem,
-            )
-        )
-    return outcome.fault if isinstance(outcome, Unknown) else None
+    return None
 
 
 async def _remove(  # noqa: PLR0913 - what is to be removed, and what is known
@@ -327,15 +294,10 @@ def released(record: ClaimRecord, uuid: str, decision: Decision, now: float) -> 
         member.name,
         consumer=record.consumer,
         claim=record.stem,
-        deliveries=_handed_out(member, decision),
+        deliveries=decision.counted(member.deliveries),
         until=decision.until,
         now=now,
     )
     # The reason for giving it back is kept with it, in case that it is buried later.
     given = decision if decision.reason or decision.error else member
     return freed.model_copy(update={"reason": given.reason, "error": given.error})
-
-
-def _handed_out(member: Member, decision: Decision) -> int:
-    """Return the message's deliveries. ⚑ §4: they are hand-outs: if nobody was given it, this one does not count."""
-    return max(member.deliveries - 1, 0) if decision.by == "claim" else member.deliveries

@@ -177,6 +177,11 @@ class HeldClaim(Claim):
         return self._record.unsettled
 
     @property
+    def messages_left(self) -> int:
+        """How many messages are not settled."""
+        return sum(self._record.messages_left.values())
+
+    @property
     def unlisted(self) -> list[str]:
         """The messages and packs that it was given, and that its record does not list."""
         return [

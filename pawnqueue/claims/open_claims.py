@@ -12,7 +12,8 @@ from pawnqueue.claims import settling
 from pawnqueue.claims.bodies import read_ids
 from pawnqueue.claims.by_id import ById
 from pawnqueue.claims.candidates import Finder
-from pawnqueue.claims.claiming import MAX_TTL_SHARE, ClaimRequest, claim_fresh, claim_lost_error
+from pawnqueue.claims.claim_making import ClaimRequest
+from pawnqueue.claims.claiming import MAX_TTL_SHARE, claim_fresh, claim_lost_error
 from pawnqueue.claims.contention import Contention
 from pawnqueue.claims.effect_retries import EffectRetries
 from pawnqueue.claims.leaving import vacate
@@ -254,7 +255,7 @@ class Claims:
         async def part(claim: HeldClaim) -> None:
             # Nobody can come for a claim whose id was made up.
             kept = keep and not claim.is_fleeting
-            left = len(claim.left)
+            left = claim.messages_left
             back = await (self._leave if kept else self._return)(claim)
             self._closing.messages += back
             if back == left or not claim.is_held(self._context.clock.elapsed()):
@@ -291,7 +292,7 @@ class Claims:
         )
 
     async def _leave(self, claim: HeldClaim) -> int:
-        left = len(claim.left)
+        left = claim.messages_left
         try:
             await vacate(self._context.with_budget(), claim)
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
@@ -306,21 +307,22 @@ class Claims:
             logger.warning("What claim %s has decided could not be carried out: %r", claim.claim_id, error)
 
     async def _return(self, claim: HeldClaim) -> int:
-        decision = Decision(how="released", reason="closed", by="closing")
+        decision, left = Decision(how="released", reason="closed", by="closing"), claim.record.messages_left
         try:
             result = await settling.settle(self._context.with_budget(), claim, dict.fromkeys(claim.left, decision))
         except Exception as error:  # noqa: BLE001 - whatever it is, the queue is being closed
             logger.warning("Claim %s could not be given back: %r", claim.claim_id, error)
             return 0
+        messages = sum(left[unit_id] for unit_id in result.decided)
         self._context.events.tell(
             GivenBack(
                 topic=claim.topic,
                 claim=claim.stem,
-                messages=len(result.decided),
+                messages=messages,
                 why="its process has closed the queue",
             )
         )
-        return len(result.decided)
+        return messages
 
     def look_anew(self, topic: str) -> None:
         """Make the next look at the topic a full listing, as messages were given back here."""
@@ -374,7 +376,7 @@ class _Closing:
 
 
 def _describe_unreturned(held: Sequence[HeldClaim]) -> str:
-    shown = [f"{claim.stem} of {claim.topic!r} ({len(claim.left)}, {iso(claim.record.free_at)})" for claim in held]
+    shown = [f"{claim.stem} of {claim.topic!r} ({claim.messages_left}, {iso(claim.record.free_at)})" for claim in held]
     more = ", …" if len(shown) > MAX_CLAIMS_SHOWN else ""
     return (
         f"{len(held)} of its claims were not given back. Others have their messages when each claim's time is over "

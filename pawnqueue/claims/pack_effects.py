@@ -8,19 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pawnqueue.catalog import letters, units
-from pawnqueue.claims import packs, splitting
+from pawnqueue.claims import burying, packs, splitting
 from pawnqueue.domain import layout, numbers, pack, share
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.identifiers import Version
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.records import DeadReason
-from pawnqueue.domain.times import iso
 from pawnqueue.errors import CompatibilityError, StoreError
-from pawnqueue.events import MessageBuried
 from pawnqueue.registers.strategy import Step
 from pawnqueue.runtime.concurrency import for_each
-from pawnqueue.stores.port import Done, Expect, Refused, Unknown
+from pawnqueue.stores.port import Done
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
@@ -147,11 +144,14 @@ def _shares_left(record: ClaimRecord, unit_id: str, lease: Lease) -> list[Share]
 
 
 def _given_back(one: Share, decision: Decision) -> Share:
-    # ⚑ §4: deliveries are hand-outs: if nobody was given them, this one does not count.
-    deliveries = max(one.deliveries - 1, 0) if decision.by == "claim" else one.deliveries
     given = decision if decision.reason or decision.error else one
     return one.model_copy(
-        update={"deliveries": deliveries, "until": decision.until, "reason": given.reason, "error": given.error}
+        update={
+            "deliveries": decision.counted(one.deliveries),
+            "until": decision.until,
+            "reason": given.reason,
+            "error": given.error,
+        }
     )
 
 
@@ -175,7 +175,8 @@ async def _bury(
             lines = await _lines(context, topic, member, dead)
             return await _bury_lines(context, topic, record, unit_id, dead, lines=lines)
     except UnreadableRecordError:
-        await _bury_object(context, topic, uuid, _reason(record, unit_id, member.shares[0], dead[0]))
+        reason = burying.reason_of(record, unit_id, member.shares[0], dead[0])
+        await burying.bury_object(context, topic, uuid, reason)
         return False
 
 
@@ -199,25 +200,13 @@ async def _bury_lines(  # noqa: PLR0913 - what is buried, and on whose behalf
     member, uuid = record.members[unit_id], layout.uuid_of(unit_id)
 
     async def bury(number: int, reason: DeadReason) -> None:
-        letter_id = pack.letter_id(uuid, number)
-        await _write_reason(context, topic, letter_id, reason)
-        await _create_letter(context, letters.key_of(topic, letter_id), lines[number])
-        context.events.tell(
-            MessageBuried(
-                topic=topic,
-                message=letter_id,
-                reason=reason.reason,
-                deliveries=reason.deliveries,
-                max_deliveries=reason.max_deliveries,
-                claim=record.stem,
-            )
-        )
+        await burying.bury_line(context, topic, pack.letter_id(uuid, number), lines[number], reason)
 
     todo = [
         (number, reason)
         for part in dead
         for history in share.only(member.shares, part.of)
-        for reason in [_reason(record, unit_id, history, part)]
+        for reason in [burying.reason_of(record, unit_id, history, part)]
         for number in numbers.each(history.of)
     ]
     for start in range(0, len(todo), LETTERS_BETWEEN_LOOKS):
@@ -227,63 +216,3 @@ async def _bury_lines(  # noqa: PLR0913 - what is buried, and on whose behalf
         some = todo[start : start + LETTERS_BETWEEN_LOOKS]
         await for_each(lambda each: bury(*each), some, at_once=min(LETTERS_AT_ONCE, context.at_once))
     return True
-
-
-async def _bury_object(context: Context, topic: str, uuid: str, reason: DeadReason) -> None:
-    """Copy an object that is not a pack beside its reason."""
-    letter = letters.key_of(topic, uuid)
-    await _write_reason(context, topic, uuid, reason)
-    outcome = await context.store.copy(units.key_of(topic, reason.name), letter)
-    if isinstance(outcome, Refused) and await context.store.head(letter) is None:
-        await context.store.delete([letters.reason_key_of(topic, uuid)])
-    if isinstance(outcome, Unknown):
-        raise outcome.fault
-
-
-def _reason(record: ClaimRecord, unit_id: str, history: Share, decision: Decision) -> DeadReason:
-    member: Member = record.members[unit_id]
-    return DeadReason(
-        reason=decision.reason,
-        error=decision.error,
-        deliveries=max(history.deliveries - 1, 0) if decision.by == "claim" else history.deliveries,
-        consumer=record.consumer,
-        claim=record.stem,
-        at=iso(decision.until or record.created_at),
-        name=member.name,
-        unit=unit_id,
-        max_deliveries=decision.max_deliveries,
-        given_reason=history.reason,
-        given_error=history.error,
-    )
-
-
-async def _write_reason(context: Context, topic: str, letter_id: str, reason: DeadReason) -> None:
-    # The reason goes first: a redriver learns from it whether the burial is finished.
-    await context.store.overwrite(letters.reason_key_of(topic, letter_id), reason.encode())
-
-
-async def _create_letter(context: Context, key: str, line: bytes) -> None:
-    """Store a letter, unless it exists.
-
-    ⚑ §5.6: there is no object to copy. A PUT that lands late must not replace a letter.
-    ⚑ §5.1: an object in its place with another body is not this letter. A publisher that knows the pack's uuid can have
-    such a one buried, and it is replaced, as by the COPY of a single message.
-    """
-    backoff = context.store.backoff()
-    while True:
-        present = await context.store.head(key)
-        if present is not None and await _has_body(context, key, present.size, line):
-            return
-        other = Expect.NOTHING if present is None else present.version
-        outcome = await context.store.put(key, line, expect=other if context.registers.is_certain else Expect.ANYTHING)
-        if isinstance(outcome, Done):
-            return
-        fault = outcome.fault if isinstance(outcome, Unknown) else None
-        await backoff.pause_or_raise(fault or StoreError(f"The store refuses to create {key}.", transient=True))
-
-
-async def _has_body(context: Context, key: str, size: int, body: bytes) -> bool:
-    if size != len(body):
-        return False
-    found = await context.store.get(key, size)
-    return found is not None and found.body == body

@@ -99,7 +99,7 @@ def lost_error(claim: HeldClaim, why: str, operation: str = "renew") -> LeaseLos
     claim.lose(why)
     return LeaseLostError(
         f"Claim {claim.claim_id} of topic {claim.topic!r} is lost: {why}. Stop working on what is left of it "
-        f"({len(claim.left)} messages): others may have them. A longer ttl, or earlier renewals, keep a claim over "
+        f"({claim.messages_left} messages): others may have them. A longer ttl, or earlier renewals, keep a claim over "
         "long work.",
         topic=claim.topic,
         operation=operation,

@@ -80,9 +80,8 @@ async def fence(context: Context, topic: str, found: Versioned[ClaimRecord]) -> 
         return None
     if fenced is None:
         return None
-    context.events.tell(
-        TakenOver(topic=topic, claim=expired.stem, consumer=expired.consumer, messages=len(expired.unsettled))
-    )
+    messages = sum(expired.messages_left.values())
+    context.events.tell(TakenOver(topic=topic, claim=expired.stem, consumer=expired.consumer, messages=messages))
     return fenced
 
 

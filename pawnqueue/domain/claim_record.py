@@ -72,6 +72,13 @@ class Decision(Part):
     #: Of the message, where it is not the uuid in its key: a redriven one's.
     id: Annotated[str, AfterValidator(check_id_size)] = ""
 
+    def counted(self, deliveries: int) -> int:
+        """Return how often a message was delivered, this claim included if the message was handed out.
+
+        ⚑ §4: deliveries are hand-outs. If nobody was given the message, this one does not count.
+        """
+        return max(deliveries - 1, 0) if self.by == "claim" else deliveries
+
     @model_validator(mode="before")
     @classmethod
     def _read_by(cls, given: object) -> object:
@@ -408,6 +415,14 @@ class ClaimRecord(Record):
         """The ids of the members of which not all is decided, in publish order: JSON has sorted them by their ids."""
         left = [uuid for uuid in self.members if uuid not in self.settled]
         return sorted(left, key=lambda uuid: self.members[uuid].name)
+
+    @property
+    def messages_left(self) -> dict[str, int]:
+        """Of how many messages of each unsettled member nothing was decided."""
+        return {
+            unit_id: self.undecided(unit_id).bit_count() if self.members[unit_id].is_pack else 1
+            for unit_id in self.unsettled
+        }
 
     @property
     def is_settled(self) -> bool:

@@ -31,6 +31,14 @@ async def world() -> AsyncIterator[World]:
         yield world
 
 
+@pytest.fixture(params=["conditional_write", "csprng_verify"])
+async def packed_world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+    """A bucket of either strategy, with a topic that allows packs."""
+    async with World(request.param) as world:
+        world.topic(packs=True)
+        yield world
+
+
 @pytest.fixture
 async def ann(world: World) -> Process:
     """A process that has opened the queue."""

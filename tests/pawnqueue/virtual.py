@@ -286,7 +286,11 @@ class World:
             )
             for payload in numbered(count, first)
         ]
-        name = units.pack_name_at(seconds, self.clock.uuid(), count)
+        return self.plant_lines(lines, seconds=seconds, topic=topic)
+
+    def plant_lines(self, lines: Sequence[bytes], *, seconds: float | None = None, topic: str = TOPIC) -> str:
+        """Put a pack of these lines into the topic, now or with this time in its name; return the id of its unit."""
+        name = units.pack_name_at(self.clock.server() if seconds is None else seconds, self.clock.uuid(), len(lines))
         self.bucket.plant(units.key_of(topic, name), pack.pack_body(lines))
         planted = units.parse(name)
         assert planted is not None

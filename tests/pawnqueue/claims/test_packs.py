@@ -11,21 +11,19 @@ import pytest
 from pawnqueue import InvalidArgumentError, LeaseLostError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout, numbers, pack
+from pawnqueue.events import GivenBack, MessageBuried, QueueClosed
 from tests.pawnqueue.virtual import TOPIC, Died, Fault, World, numbered
 from tests.pawnqueue.virtual import numbers as shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
+    from pawnqueue.events import Event
     from tests.pawnqueue.virtual import Process
 
 
-@pytest.fixture(params=["conditional_write", "csprng_verify"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+@pytest.fixture
+def world(packed_world: World) -> World:
     """A bucket with a topic that allows packs."""
-    async with World(request.param) as made:
-        made.topic(packs=True)
-        yield made
+    return packed_world
 
 
 async def drained(process: Process, *, most: int = 1000, rounds: int = 30) -> dict[int, int]:
@@ -231,7 +229,10 @@ async def test_what_is_given_back_by_closing_was_not_lost(world: World) -> None:
     ann, bob = await world.process(), await world.process()
     claim = await ann.queue.claim(TOPIC, "c", max_messages=4)
     await ann.queue.ack(claim, [claim[0], claim[2]])
+    told: list[Event] = []
+    ann.queue._context.events._listener = told.append
     await ann.queue.aclose()
+    assert [event.messages for event in told if isinstance(event, GivenBack | QueueClosed)] == [2, 2]
     assert await drained(bob) == {1: 2, 3: 2, 4: 1, 5: 1}
     assert is_empty(world)
 
@@ -297,9 +298,7 @@ async def test_one_poison_message_ends_alone(world: World, most: int) -> None:
 async def test_a_malformed_line_is_buried_alone(world: World) -> None:
     """⚑ §5.6: a line that is not a message is buried byte for byte, and the others are delivered."""
     lines = [b'{"id":"a","payload":{"n":0}}', b"not json", b'{"id":"c","payload":{"n":2}}']
-    uuid = world.clock.uuid()
-    name = units.pack_name_at(world.clock.server(), uuid, 3)
-    world.bucket.plant(units.key_of(TOPIC, name), pack.pack_body(lines))
+    uuid = layout.uuid_of(world.plant_lines(lines))
     ann = await world.process()
     assert await drained(ann) == {0: 1, 2: 1}
     letter = pack.letter_id(uuid, 1)
@@ -332,7 +331,11 @@ async def test_an_object_that_is_not_a_pack_is_buried_as_it_is(world: World, bod
     world.bucket.plant(units.key_of(TOPIC, units.pack_name_at(1e9, uuid, 3)), body)
     world.plant_pack(3)
     ann = await world.process()
+    told: list[Event] = []
+    ann.queue._context.events._listener = told.append
     assert await drained(ann) == {0: 1, 1: 1, 2: 1}
+    buried = [(event.message, event.reason) for event in told if isinstance(event, MessageBuried)]
+    assert buried == [(uuid, "malformed")]
     assert world.bucket.body(letters.key_of(TOPIC, uuid)) == body
     assert is_empty(world)
 
@@ -340,9 +343,7 @@ async def test_an_object_that_is_not_a_pack_is_buried_as_it_is(world: World, bod
 async def test_a_line_of_a_newer_format_waits_for_newer_consumers(world: World) -> None:
     """⚑ §5.6: a message of a newer format is not buried, and the others of its pack are delivered."""
     lines = [b'{"id":"a","payload":{"n":0}}', b'{"id":"b","payload":{"n":1},"v":99}']
-    world.bucket.plant(
-        units.key_of(TOPIC, units.pack_name_at(world.clock.server(), world.clock.uuid(), 2)), pack.pack_body(lines)
-    )
+    world.plant_lines(lines)
     ann = await world.process()
     assert await drained(ann) == {0: 1}
     assert not world.bucket.below("dead-letter/")

@@ -6,24 +6,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pawnqueue.catalog import letters, units
-from pawnqueue.domain import layout, pack, share
+from pawnqueue.catalog import letters
+from pawnqueue.domain import layout, share
 from pawnqueue.domain import lease as leases
-from tests.pawnqueue.claims.test_packs import drained, is_empty, world  # noqa: F401 - a fixture
+from tests.pawnqueue.claims.test_packs import drained, is_empty
 from tests.pawnqueue.virtual import TOPIC, Died, Fault, numbers
 
 if TYPE_CHECKING:
     from tests.pawnqueue.virtual import World
 
 
-def plant_bad_pack(world: World, lines: list[bytes]) -> None:  # noqa: F811 - the fixture's value
+@pytest.fixture
+def world(packed_world: World) -> World:
+    """A bucket with a topic that allows packs."""
+    return packed_world
+
+
+def plant_bad_pack(world: World, lines: list[bytes]) -> None:
     """Put a pack with these lines before all others."""
-    name = units.pack_name_at(world.clock.server() - 60, world.clock.uuid(), len(lines))
-    world.bucket.plant(units.key_of(TOPIC, name), pack.pack_body(lines))
+    world.plant_lines(lines, seconds=world.clock.server() - 60)
 
 
 @pytest.mark.parametrize("bad", [3, 4, 5, 6, 7])
-async def test_after_bad_packs_nobody_is_given_more_than_was_asked_for(world: World, bad: int) -> None:  # noqa: F811
+async def test_after_bad_packs_nobody_is_given_more_than_was_asked_for(world: World, bad: int) -> None:
     """⚑ §5.7: after bad batches a claim wins more than it wants, and gives the surplus back unseen."""
     for _ in range(bad):
         plant_bad_pack(world, [b"bad"] * 3)
@@ -42,7 +47,7 @@ async def test_after_bad_packs_nobody_is_given_more_than_was_asked_for(world: Wo
     assert is_empty(world)
 
 
-async def test_a_retry_that_wants_fewer_is_given_fewer(world: World) -> None:  # noqa: F811
+async def test_a_retry_that_wants_fewer_is_given_fewer(world: World) -> None:
     """What a dead attempt has won is adopted as far as its successor wants it, and the rest is given back unseen."""
     world.plant_pack(4)
     ann, bob = await world.process(), await world.process()
@@ -56,7 +61,7 @@ async def test_a_retry_that_wants_fewer_is_given_fewer(world: World) -> None:  #
     assert await drained(bob) == {2: 1, 3: 1}
 
 
-async def test_a_settlement_tells_of_what_was_given(world: World) -> None:  # noqa: F811
+async def test_a_settlement_tells_of_what_was_given(world: World) -> None:
     """Neither a line that was buried before the hand-out nor what a former session has settled is in it."""
     lines = [b'{"id":"a","payload":{"n":0}}', b"bad", b'{"id":"c","payload":{"n":2}}']
     plant_bad_pack(world, lines)
@@ -71,7 +76,7 @@ async def test_a_settlement_tells_of_what_was_given(world: World) -> None:  # no
 
 @pytest.mark.parametrize("most", [2, 3, 10])
 @pytest.mark.parametrize("wanted", [7, 100])
-async def test_one_poison_message_ends_alone_among_packs(world: World, most: int, wanted: int) -> None:  # noqa: F811
+async def test_one_poison_message_ends_alone_among_packs(world: World, most: int, wanted: int) -> None:
     """⚑ §5.6: at its last delivery a message is alone in its claim, whatever other packs were in it before."""
     world.topic(packs=True, max_deliveries=most)
     for first in (0, 5, 10):
@@ -93,7 +98,7 @@ async def test_one_poison_message_ends_alone_among_packs(world: World, most: int
     assert is_empty(world)
 
 
-async def test_a_poison_message_that_is_never_buried_keeps_no_other_back(world: World) -> None:  # noqa: F811
+async def test_a_poison_message_that_is_never_buried_keeps_no_other_back(world: World) -> None:
     """⚑ §5.7: those that were in its claims are tried before it."""
     world.topic(packs=True, max_deliveries=None)
     world.plant_pack(4)
@@ -110,7 +115,7 @@ async def test_a_poison_message_that_is_never_buried_keeps_no_other_back(world: 
     assert acked == {1, 2, 3}
 
 
-async def test_a_poison_message_that_is_never_buried_is_alone_in_its_claims(world: World) -> None:  # noqa: F811
+async def test_a_poison_message_that_is_never_buried_is_alone_in_its_claims(world: World) -> None:
     """⚑ §5.7: while it has a claim, others have the messages of other packs that were in its claims before."""
     world.topic(packs=True, max_deliveries=None)
     for first in (0, 2, 4):
@@ -127,7 +132,7 @@ async def test_a_poison_message_that_is_never_buried_is_alone_in_its_claims(worl
     assert acked == set(range(1, 6))
 
 
-async def test_requeued_messages_are_alone_at_their_last_delivery_too(world: World) -> None:  # noqa: F811
+async def test_requeued_messages_are_alone_at_their_last_delivery_too(world: World) -> None:
     """⚑ §5.6: what was given back before has fewer deliveries left than lapses."""
     world.topic(packs=True, max_deliveries=4)
     world.plant_pack(9)
@@ -144,7 +149,7 @@ async def test_requeued_messages_are_alone_at_their_last_delivery_too(world: Wor
 
 
 @pytest.mark.parametrize("decided", ["nothing", "in part", "all"])
-async def test_a_claim_that_begins_once_more_is_not_a_hand_out(world: World, decided: str) -> None:  # noqa: F811
+async def test_a_claim_that_begins_once_more_is_not_a_hand_out(world: World, decided: str) -> None:
     """⚑ §5.4: its leases are newer than its record, which tells nothing of them."""
     unit_id = world.plant_pack(4)
     ann, bob = await world.process(), await world.process()
@@ -176,7 +181,7 @@ async def test_a_claim_that_begins_once_more_is_not_a_hand_out(world: World, dec
     assert is_empty(world)
 
 
-async def test_a_delayed_slice_keeps_no_other_back(world: World) -> None:  # noqa: F811
+async def test_a_delayed_slice_keeps_no_other_back(world: World) -> None:
     """Of a pack that is split, what is given back is claimed at once, whatever else of the pack is delayed."""
     world.plant_pack(10)
     ann, bob = await world.process(), await world.process()

@@ -11,7 +11,7 @@ import pytest
 from pawnqueue import LeaseLostError
 from pawnqueue.domain import layout, share
 from pawnqueue.domain import lease as leases
-from tests.pawnqueue.claims.test_packs import drained, world  # noqa: F401 - a fixture
+from tests.pawnqueue.claims.test_packs import drained
 from tests.pawnqueue.claims.test_packs_apart import plant_bad_pack
 from tests.pawnqueue.virtual import TOPIC, Died, Fault, numbers
 
@@ -22,14 +22,20 @@ if TYPE_CHECKING:
 LARGE = "x" * 700_000
 
 
-def plant_pack_with_large(world: World, prefix: str = "") -> None:  # noqa: F811 - the fixture's value
+@pytest.fixture
+def world(packed_world: World) -> World:
+    """A bucket with a topic that allows packs."""
+    return packed_world
+
+
+def plant_pack_with_large(world: World, prefix: str = "") -> None:
     """Plant a pack of three messages. The second one is large."""
     payloads = [{"n": number, "x": LARGE if number == 1 else ""} for number in range(3)]
     lines = [json.dumps({"id": f"{prefix}{each['n']}", "payload": each}).encode() for each in payloads]
     plant_bad_pack(world, lines)
 
 
-async def test_only_what_was_given_is_acked(world: World) -> None:  # noqa: F811
+async def test_only_what_was_given_is_acked(world: World) -> None:
     """⚑ §5.1: a message that was to be given back before the hand-out is not acked with its pack."""
     plant_pack_with_large(world)
     ann = await world.process()
@@ -47,7 +53,7 @@ async def test_only_what_was_given_is_acked(world: World) -> None:  # noqa: F811
     assert set(await drained(await world.process())) == {1}
 
 
-async def test_what_could_not_be_read_is_not_acked_with_the_rest(world: World) -> None:  # noqa: F811
+async def test_what_could_not_be_read_is_not_acked_with_the_rest(world: World) -> None:
     """⚑ §4: without payloads, a line that this process cannot read may be the one that was named."""
     for prefix in ("a", "b"):
         plant_pack_with_large(world, prefix)
@@ -66,7 +72,7 @@ async def test_what_could_not_be_read_is_not_acked_with_the_rest(world: World) -
     assert 1 in await drained(await world.process())
 
 
-async def test_leases_of_two_dead_attempts_are_not_adopted_together(world: World) -> None:  # noqa: F811
+async def test_leases_of_two_dead_attempts_are_not_adopted_together(world: World) -> None:
     """⚑ §4: one attempt died with a pack and another with a single message: a record of both could not be read."""
     unit_id = world.plant_pack(4)
     [uuid] = world.fill([json.dumps({"id": "s", "payload": {"n": 4}})])
@@ -88,7 +94,7 @@ async def test_leases_of_two_dead_attempts_are_not_adopted_together(world: World
 
 
 @pytest.mark.parametrize("is_split", [False, True])
-async def test_garbage_that_looks_done_holds_no_pack(world: World, is_split: bool) -> None:  # noqa: F811, FBT001
+async def test_garbage_that_looks_done_holds_no_pack(world: World, is_split: bool) -> None:  # noqa: FBT001
     """⚑ §5.7: a lease of the size of one that is done is believed only when its body has been read."""
     unit_id = world.plant_pack(4)
     ann = await world.process()
@@ -107,7 +113,7 @@ async def test_garbage_that_looks_done_holds_no_pack(world: World, is_split: boo
     assert had == {0, 1, 2, 3}
 
 
-async def test_a_settlement_of_the_last_message_tells_what_is_unfinished(world: World) -> None:  # noqa: F811
+async def test_a_settlement_of_the_last_message_tells_what_is_unfinished(world: World) -> None:
     """What is decided of a pack, and not carried out, is in the settlement of each of its messages."""
     world.plant_pack(2)
     ann = await world.process()
@@ -118,7 +124,7 @@ async def test_a_settlement_of_the_last_message_tells_what_is_unfinished(world: 
     ann.client.heal()
 
 
-async def test_of_two_decisions_in_one_write_the_first_wins(world: World) -> None:  # noqa: F811
+async def test_of_two_decisions_in_one_write_the_first_wins(world: World) -> None:
     """⚑ §4: also where the first concerns all of a pack, and the second one of its messages."""
     world.plant_pack(3)
     ann = await world.process()
@@ -131,7 +137,7 @@ async def test_of_two_decisions_in_one_write_the_first_wins(world: World) -> Non
     assert not world.bucket.below("dead-letter/")
 
 
-async def test_a_claim_whose_pack_is_not_listed_is_lost(world: World) -> None:  # noqa: F811
+async def test_a_claim_whose_pack_is_not_listed_is_lost(world: World) -> None:
     """⚑ §4: no process of ours writes such a record. Its holder stops."""
     world.plant_pack(3)
     ann = await world.process()
@@ -141,7 +147,7 @@ async def test_a_claim_whose_pack_is_not_listed_is_lost(world: World) -> None:  
         await ann.queue.renew(claim)
 
 
-async def test_a_retry_finds_its_leases_among_finished_slices(world: World) -> None:  # noqa: F811
+async def test_a_retry_finds_its_leases_among_finished_slices(world: World) -> None:
     """⚑ §4.1: leases of finished slices are newer, and are not read to look for those of a former attempt."""
     world.plant_pack(1000)
     ann, bob, cat = [await world.process() for _ in range(3)]
@@ -155,7 +161,7 @@ async def test_a_retry_finds_its_leases_among_finished_slices(world: World) -> N
     assert numbers(claim) == list(range(10))
 
 
-async def test_packs_of_newer_formats_make_batches_grow(world: World) -> None:  # noqa: F811
+async def test_packs_of_newer_formats_make_batches_grow(world: World) -> None:
     """⚑ §5.7: packs that only newer consumers can read are bad like malformed ones."""
     for _ in range(20):
         plant_bad_pack(world, [b'{"v":9,"id":"x","payload":{}}'] * 2)
@@ -168,7 +174,7 @@ async def test_packs_of_newer_formats_make_batches_grow(world: World) -> None:  
     assert len(claims) < 10
 
 
-async def test_a_burial_ends_when_another_process_has_carried_it_out(world: World) -> None:  # noqa: F811
+async def test_a_burial_ends_when_another_process_has_carried_it_out(world: World) -> None:
     """⚑ §5.4: letters that were redriven meanwhile are not created once more, but for a few that are under way."""
     world.plant_pack(300)
     ann, bob, cat = [await world.process() for _ in range(3)]
@@ -194,7 +200,7 @@ async def test_a_burial_ends_when_another_process_has_carried_it_out(world: Worl
     assert len(again) < 100
 
 
-async def test_a_former_session_s_messages_are_known_by_their_ids(world: World) -> None:  # noqa: F811
+async def test_a_former_session_s_messages_are_known_by_their_ids(world: World) -> None:
     """§4: a process that settles them once more learns what was decided the first time, and settles the others."""
     world.plant_pack(3)
     ann, bob = await world.process(), await world.process()
@@ -205,7 +211,7 @@ async def test_a_former_session_s_messages_are_known_by_their_ids(world: World) 
     assert (settled.buried, settled.acked) == (claim.ids[:1], claim.ids[1:])
 
 
-async def test_a_line_that_cannot_be_read_keeps_no_other_back(world: World) -> None:  # noqa: F811
+async def test_a_line_that_cannot_be_read_keeps_no_other_back(world: World) -> None:
     """⚑ §5.7: a message whose consumer died is delivered, although one of its pack is always given back unseen."""
     plant_bad_pack(world, [b'{"v":9,"id":"x","payload":{}}', b'{"id":"y","payload":{"n":1}}'])
     ann, bob = await world.process(), await world.process()
@@ -218,7 +224,7 @@ async def test_a_line_that_cannot_be_read_keeps_no_other_back(world: World) -> N
     assert had == [1]
 
 
-async def test_a_message_that_is_always_requeued_keeps_no_other_back(world: World) -> None:  # noqa: F811
+async def test_a_message_that_is_always_requeued_keeps_no_other_back(world: World) -> None:
     """⚑ §5.7: a message whose consumer died is delivered beside one that nobody ever finishes."""
     world.topic(packs=True, max_deliveries=None)
     world.plant_pack(2)
@@ -235,7 +241,7 @@ async def test_a_message_that_is_always_requeued_keeps_no_other_back(world: Worl
     assert had == {0, 1}
 
 
-async def test_a_pack_does_not_wait_for_a_line_that_cannot_be_read(world: World) -> None:  # noqa: F811
+async def test_a_pack_does_not_wait_for_a_line_that_cannot_be_read(world: World) -> None:
     """⚑ §5.6: a line of a newer format concerns itself alone. The others are delivered at once."""
     good = [json.dumps({"id": f"i{number}", "payload": {"n": number}}).encode() for number in range(1, 6)]
     plant_bad_pack(world, [b'{"v":9,"id":"x","payload":{}}', *good])

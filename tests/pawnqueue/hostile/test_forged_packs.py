@@ -6,27 +6,21 @@ import asyncio
 import json
 from collections import Counter
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 
 from pawnqueue.catalog import letters, units
-from pawnqueue.claims import pack_effects
+from pawnqueue.claims import burying
 from pawnqueue.domain import layout, pack, share
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.size_hint import padded
 from tests.pawnqueue.virtual import TOPIC, World, numbers
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
-
-@pytest.fixture(params=["conditional_write", "csprng_verify"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
+@pytest.fixture
+def world(packed_world: World) -> World:
     """A bucket with a topic that allows packs."""
-    async with World(request.param) as made:
-        made.topic(packs=True)
-        yield made
+    return packed_world
 
 
 async def test_a_message_is_buried_over_a_letter_that_is_not_its_own(world: World) -> None:
@@ -183,7 +177,7 @@ async def test_bad_lines_of_many_packs_are_not_in_memory_at_once(world: World, m
         await asyncio.sleep(0)
         left[line[0]] -= 1
 
-    monkeypatch.setattr(pack_effects, "_create_letter", create)
+    monkeypatch.setattr(burying, "_create", create)
     ann = await world.process()
     for _ in range(9):
         assert not await ann.queue.claim(TOPIC, "c", max_messages=1000)

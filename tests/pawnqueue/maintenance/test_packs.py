@@ -14,25 +14,15 @@ from tests.pawnqueue.virtual import TOPIC, World
 from tests.pawnqueue.virtual import numbers as shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from tests.pawnqueue.virtual import Process
 
 STRANGER = f"{TOPIC}/packs/notes.txt"
 
 
-@pytest.fixture(params=["conditional_write", "csprng_verify"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """A bucket with a topic that allows packs."""
-    async with World(request.param) as made:
-        made.topic(packs=True)
-        yield made
-
-
 @pytest.fixture
-async def ann(world: World) -> Process:
-    """A process that has the queue open."""
-    return await world.process()
+def world(packed_world: World) -> World:
+    """A bucket with a topic that allows packs."""
+    return packed_world
 
 
 async def fill(world: World, process: Process) -> None:

@@ -10,30 +10,22 @@ import pytest
 
 from pawnqueue import CompatibilityError, LeaseLostError, Portion
 from pawnqueue.catalog import units
-from pawnqueue.domain import layout, pack
+from pawnqueue.domain import pack
 from pawnqueue.reads.portions import PACK_COST_FACTOR, REQUEST_COST_BYTES
 from tests.pawnqueue.virtual import TOPIC, World
 from tests.pawnqueue.virtual import numbers as shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
     from pawnqueue import Message
     from tests.pawnqueue.virtual import Process
 
 
-@pytest.fixture(params=["conditional_write", "csprng_verify"])
-async def world(request: pytest.FixtureRequest) -> AsyncIterator[World]:
-    """A bucket with a topic that allows packs."""
-    async with World(request.param) as made:
-        made.topic(packs=True)
-        yield made
-
-
 @pytest.fixture
-async def ann(world: World) -> Process:
-    """A process that has the queue open."""
-    return await world.process()
+def world(packed_world: World) -> World:
+    """A bucket with a topic that allows packs."""
+    return packed_world
 
 
 def single(world: World, number: int) -> str:
@@ -51,14 +43,6 @@ async def mixed(world: World) -> list[str]:
     found.append(single(world, 2))
     await world.later(1)
     return [*found, world.plant_pack(2, 3)]
-
-
-def plant_lines(world: World, lines: Sequence[bytes]) -> str:
-    """Put a pack of these lines there, and return the id of its unit."""
-    uuid = world.clock.uuid()
-    name = units.pack_name_at(world.clock.server(), uuid, len(lines))
-    world.bucket.plant(units.key_of(TOPIC, name), pack.pack_body(lines))
-    return layout.pack_unit_id(uuid, len(lines))
 
 
 async def counted(process: Process) -> tuple[int, int, int]:
@@ -204,7 +188,7 @@ async def test_peek_shows_nothing_that_is_finished(world: World, ann: Process, m
 async def test_peek_leaves_out_what_it_cannot_read(world: World) -> None:
     """⚑ §5.6: garbage concerns its own message, or its own pack."""
     too_large = json.dumps({"id": "l", "payload": {"n": 8, "x": "x" * 100_000}}).encode()
-    plant_lines(world, [b'{"id":"a","payload":{"n":0}}', b"no json", b'{"id":"c","payload":{"n":2},"v":99}', too_large])
+    world.plant_lines([b'{"id":"a","payload":{"n":0}}', b"no json", b'{"id":"c","payload":{"n":2},"v":99}', too_large])
     await world.later(1)
     name = units.pack_name_at(world.clock.server(), world.clock.uuid(), 2)
     world.bucket.plant(units.key_of(TOPIC, name), b"garbage")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from pawnqueue.claims import by_id, claiming, effects, open_claims, renewing, settling, takeover
+from pawnqueue.claims import by_id, claiming, open_claims, renewing, settling, takeover
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.claiming import Attempt
 from pawnqueue.claims.held import HeldClaim
@@ -100,7 +100,7 @@ def leases_won_are_deliveries() -> Patches:
 
 @mutant("§4 What a claim gave back unseen is no delivery", 14, 22, 26, arena="stuck")
 def unseen_is_a_delivery() -> Patches:
-    return [(effects, "_handed_out", lambda member, _: member.deliveries)]
+    return [(Decision, "counted", lambda _, deliveries: deliveries)]
 
 
 @mutant(

@@ -7,7 +7,8 @@ from typing import Any
 
 from pawnqueue.claims import pack_effects, packs, splitting
 from pawnqueue.claims.bodies import Bodies
-from pawnqueue.claims.candidates import Candidate, Finder
+from pawnqueue.claims.candidate import Candidate
+from pawnqueue.claims.candidates import Finder
 from pawnqueue.claims.claiming import Attempt
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.domain import layout, share
