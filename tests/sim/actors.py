@@ -49,20 +49,24 @@ async def act(stage: Stage, process: Process, actor: Actor, settings: Sequence[S
                 return
 
 
+async def publish_some(stage: Stage, queue: PawnQueue, count: int, *, packed: bool) -> None:
+    """Publish numbered messages, and note which of them are known to be published."""
+    try:
+        ids = await queue.publish(TOPIC, [{"n": number} for number in range(count)], pack=packed)
+    except PublishError as error:
+        ids = error.published
+    except StoreError:
+        return
+    stage.history.published.update(ids)
+
+
 async def publisher(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Publish a few messages."""
     for _ in range(chance.choice((1, 2))):
         await process.clock.sleep(chance.uniform(0, 15))
         count = chance.choice((1, 2))
         packed = bool(stage.has_packs) and stage.world.stream(f"packs {process.name}").random() < 0.8
-        try:
-            payloads = [{"n": number} for number in range(3 * count if packed else count)]
-            ids = await queue.publish(TOPIC, payloads, pack=packed)
-        except PublishError as error:
-            ids = error.published
-        except StoreError:
-            continue
-        stage.history.published.update(ids)
+        await publish_some(stage, queue, 3 * count if packed else count, packed=packed)
 
 
 async def consumer(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:

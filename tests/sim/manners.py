@@ -59,34 +59,39 @@ async def interrupted(process: Process, call: Coroutine[Any, Any, T], chance: ra
     return result
 
 
+async def hurried(stage: Stage, process: Process, call: Coroutine[Any, Any, T], chance: random.Random) -> T | None:
+    """Cancel every other call at a random moment; return None for it."""
+    if chance.random() < 0.5:
+        return await call
+    result = await interrupted(process, call, chance)
+    if result is None:
+        stage.truth.interruptions.append((process.name, stage.world.loop.now))
+    return result
+
+
 async def hasty(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Cancel every other call at a random moment: claims, renewals, settlements, publishing."""
-
-    async def maybe(call: Coroutine[Any, Any, T]) -> T | None:
-        if chance.random() < 0.5:
-            return await call
-        result = await interrupted(process, call, chance)
-        if result is None:
-            stage.truth.interruptions.append((process.name, stage.world.loop.now))
-        return result
-
     for number in range(6):
         await process.clock.sleep(chance.uniform(0, 8))
         ttl = chance.choice(TTLS)
         claim_id = f"{process.name}-{number // 2}" if chance.random() < 0.4 else None
         try:
             if chance.random() < 0.2:
-                stage.history.published.update(await maybe(queue.publish(TOPIC, [{"n": number}])) or ())
-            claim = await maybe(claimed(stage, process, queue, max_messages=3, ttl=ttl, claim_id=claim_id))
+                stage.history.published.update(
+                    await hurried(stage, process, queue.publish(TOPIC, [{"n": number}]), chance) or ()
+                )
+            claim = await hurried(
+                stage, process, claimed(stage, process, queue, max_messages=3, ttl=ttl, claim_id=claim_id), chance
+            )
             if not claim:
                 continue
             stage.believe(process, claim)
             for _ in range(chance.choice((0, 1, 2))):
                 await process.clock.sleep(chance.uniform(0, ttl / 2))
-                await maybe(queue.renew(claim, ttl=ttl))
+                await hurried(stage, process, queue.renew(claim, ttl=ttl), chance)
                 stage.renewed(process, claim)
             stage.stops(process, claim)
-            await maybe(settle(stage, process, queue, claim, chance))
+            await hurried(stage, process, settle(stage, process, queue, claim, chance), chance)
         except TROUBLE as error:
             if isinstance(error, LeaseLostError) and claim:
                 stage.stops(process, claim)

@@ -8,18 +8,29 @@ from __future__ import annotations
 
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pawnqueue import LeaseLostError, PawnQueue, PublishError, StoreError
+from pawnqueue import LeaseLostError, PawnQueue, StoreError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import pack
 from pawnqueue.domain.record import canonical
 from pawnqueue.domain.times import iso
-from tests.sim.actors import claimed, dag_janitor, janitor, keep, note, publisher, redriver, shaken, start
+from tests.sim.actors import (
+    claimed,
+    dag_janitor,
+    janitor,
+    keep,
+    note,
+    publish_some,
+    publisher,
+    redriver,
+    shaken,
+    start,
+)
 from tests.sim.afterwards import UNTIL_ALL_IS_TAKEN, afterwards, quiet
 from tests.sim.bucket import EPOCH
 from tests.sim.csprng import FAIR, HARSH, SLOW_BUT_ANSWERED
-from tests.sim.manners import interrupted, kept_alive
+from tests.sim.manners import hurried, kept_alive
 from tests.sim.pack_truth import PackStage
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import ALL_SETTINGS, RETENTION, SHORT_RETENTION, TROUBLE, TROUBLED, TTLS
@@ -27,7 +38,7 @@ from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from pawnqueue import Claim, Message, Settlement
     from tests.sim.processes import Process
@@ -125,7 +136,7 @@ async def pack_publisher(stage: PackStage, process: Process, queue: PawnQueue, c
         await process.clock.sleep(chance.uniform(0, 15))
         count = chance.randint(1, LARGEST_PACK)
         if chance.random() < 0.5:
-            await _publish(stage, queue, count)
+            await publish_some(stage, queue, count, packed=True)
             continue
         draw = chance.random()
         bad: Sequence[int] = ()
@@ -133,16 +144,6 @@ async def pack_publisher(stage: PackStage, process: Process, queue: PawnQueue, c
             bad = range(count) if draw < 0.86 else chance.sample(range(count), chance.randint(1, count))
         body = chance.choice((b"", b"no pack", pack.pack_body([b"{}"] * (count + 1)))) if draw > 0.96 else None
         stage.history.published.update(plant(stage, count, bad, body=body))
-
-
-async def _publish(stage: PackStage, queue: PawnQueue, count: int) -> None:
-    try:
-        ids = await queue.publish(TOPIC, [{"n": number} for number in range(count)], pack=True)
-    except PublishError as error:
-        ids = error.published
-    except StoreError:
-        return
-    stage.history.published.update(ids)
 
 
 # --- consuming ---
@@ -326,15 +327,6 @@ async def doomed(stage: PackStage, process: Process, queue: PawnQueue, chance: r
 
 async def hasty(stage: PackStage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Cancel every other call at a random moment."""
-
-    async def maybe(call: Coroutine[Any, Any, T]) -> T | None:
-        if chance.random() < 0.5:
-            return await call
-        result = await interrupted(process, call, chance)
-        if result is None:
-            stage.truth.interruptions.append((process.name, stage.world.loop.now))
-        return result
-
     for number in range(6):
         await process.clock.sleep(chance.uniform(0, 8))
         ttl = chance.choice(TTLS)
@@ -342,17 +334,19 @@ async def hasty(stage: PackStage, process: Process, queue: PawnQueue, chance: ra
         claim: Claim | None = None
         try:
             if chance.random() < 0.2:
-                await maybe(_publish(stage, queue, 3))
-            claim = await maybe(ask(stage, process, queue, chance.choice(SIZES), ttl=ttl, claim_id=claim_id))
+                await hurried(stage, process, publish_some(stage, queue, 3, packed=True), chance)
+            claim = await hurried(
+                stage, process, ask(stage, process, queue, chance.choice(SIZES), ttl=ttl, claim_id=claim_id), chance
+            )
             if not claim:
                 continue
             stage.believe(process, claim)
             await process.clock.sleep(chance.uniform(0, ttl / 2))
-            await maybe(queue.renew(claim, ttl=ttl))
+            await hurried(stage, process, queue.renew(claim, ttl=ttl), chance)
             stage.renewed(process, claim)
             stage.stops(process, claim)
             while left := _left_of(stage, claim):
-                await maybe(settle(stage, process, queue, claim, chance, left))
+                await hurried(stage, process, settle(stage, process, queue, claim, chance, left), chance)
         except TROUBLE as error:
             if isinstance(error, LeaseLostError) and claim:
                 stage.stops(process, claim)
