@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from pawnqueue import Settings, SyncPawnQueue
 from pawnqueue.runtime.clock import SystemClock
 from tools.crew.plan import TOPIC, Job, Plan, Program
-from tools.crew.worker import Worker
+from tools.crew.worker import ROOT, Worker
 from tools.kit.history import History, read_diaries
 from tools.kit.servers import keys_of
 from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tools.kit.servers import S3Server
 
 #: How much later than it must be, everything may be before it counts as hung: the machine may be busy.
@@ -40,23 +42,30 @@ class Remains:
     """What is in the bucket at the end, found by boto3: the engine has no part in it."""
 
     messages: list[str] = field(default_factory=list)
+    packs: list[str] = field(default_factory=list)
     leases: list[str] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
 
     @property
     def left(self) -> int:
         """What should not be there."""
-        return len(self.messages) + len(self.leases)
+        return len(self.messages) + len(self.packs) + len(self.leases)
 
 
 class Crew:
     """The processes, and the bucket between them.
 
     :param tick: called again and again while the crew is waited for.
+    :param sections: more of the queue's settings, which all processes have.
     """
 
     def __init__(
-        self, server: S3Server, plan: Plan, stack: ExitStack, tick: Callable[[Crew], None] = lambda _: None
+        self,
+        server: S3Server,
+        plan: Plan,
+        stack: ExitStack,
+        tick: Callable[[Crew], None] = lambda _: None,
+        sections: Mapping[str, Any] | None = None,
     ) -> None:
         self.plan = plan
         self.clock = SystemClock()
@@ -66,7 +75,7 @@ class Crew:
         self._bucket = server.make_bucket()
         self._s3 = server.client()
         stack.callback(self._s3.close)
-        self._settings: dict[str, Any] = {
+        self.settings: dict[str, Any] = {
             "s3": server.address(self._bucket),
             "claims": {"margin_seconds": plan.margin},
             "polling": {
@@ -74,11 +83,12 @@ class Crew:
                 "lease_refresh_interval_seconds": plan.ttl / 3,
                 "interval_seconds": 1.0,
             },
+            **(sections or {}),
         }
         self._stack = stack
         self._tick = tick
-        self._queue = stack.enter_context(SyncPawnQueue.open(Settings.from_dict(self._settings, environ={})))
-        self._queue.create_topic(TOPIC)
+        self.queue = stack.enter_context(SyncPawnQueue.open(Settings.from_dict(self.settings, environ={})))
+        self.queue.create_topic(TOPIC)
 
     @property
     def everyone(self) -> list[Worker]:
@@ -95,18 +105,17 @@ class Crew:
         """How many orders are acked or given up on, by the diaries."""
         return len(set().union(*(one.acked | one.dead for one in self.consumers)))
 
-    def start_publishers(self) -> None:
-        """Let each publish its share of the orders."""
-        self.publishers += [self._start("publisher", number) for number in range(1, self.plan.publishers + 1)]
+    def start_publishers(self, numbers: Iterable[int] | None = None, tree: Path = ROOT) -> list[Worker]:
+        """Let each publish its share of the orders. All three: they run the code of this tree."""
+        return self._start("publisher", self.plan.publishers, self.publishers, numbers, tree)
 
-    def start_consumers(self, numbers: Iterable[int] | None = None) -> None:
+    def start_consumers(self, numbers: Iterable[int] | None = None, tree: Path = ROOT) -> list[Worker]:
         """Let them claim, work and settle until the signal to stop."""
-        numbers = range(1, self.plan.consumers + 1) if numbers is None else numbers
-        self.consumers += [self._start("consumer", number) for number in numbers]
+        return self._start("consumer", self.plan.consumers, self.consumers, numbers, tree)
 
-    def start_janitors(self) -> None:
+    def start_janitors(self, numbers: Iterable[int] | None = None, tree: Path = ROOT) -> list[Worker]:
         """Let them sweep while the others work."""
-        self.janitors += [self._start("janitor", number) for number in range(1, self.plan.janitors + 1)]
+        return self._start("janitor", self.plan.janitors, self.janitors, numbers, tree)
 
     def wait(self, condition: Callable[[], bool], what: str, *, seconds: float = 0.0) -> None:
         """Wait for something that all have a part in.
@@ -128,9 +137,9 @@ class Crew:
         """Wait until everything is published."""
         self.wait(lambda: all(one.ended for one in self.publishers), "everything is published")
 
-    def kill(self, victim: Worker) -> Blow:
-        """Kill -9 a consumer in the middle of its work."""
-        return self._strike(victim, victim.kill)
+    def kill(self, victim: Worker, ids: Collection[str] = ()) -> Blow:
+        """Kill -9 a consumer in the middle of its work: on one of these messages, if any are named."""
+        return self._strike(victim, victim.kill, ids)
 
     def freeze(self, victim: Worker) -> Blow:
         """SIGSTOP a consumer in the middle of its work."""
@@ -162,8 +171,9 @@ class Crew:
                 return False
             looked = self.clock.elapsed()
             # One key is enough to know: this is asked several times a second.
-            answer = self._s3.list_objects_v2(Bucket=self._bucket, Prefix=f"{TOPIC}/messages/", MaxKeys=1)
-            return not answer.get("Contents")
+            prefixes = (f"{TOPIC}/{folder}/" for folder in ("messages", "packs"))
+            answers = (self._s3.list_objects_v2(Bucket=self._bucket, Prefix=each, MaxKeys=1) for each in prefixes)
+            return not any(answer.get("Contents") for answer in answers)
 
         self.wait(empty, "no message is left", seconds=seconds)
 
@@ -178,7 +188,7 @@ class Crew:
         """Let the janitor sweep until nothing is left, or until whatever is left has no reason to be."""
         give_up = self.clock.elapsed() + self.plan.ttl + 3 * self.plan.margin
         while True:
-            self._queue.sweep(TOPIC)
+            self.queue.sweep(TOPIC)
             remains = self.remains()
             if not remains.left or self.clock.elapsed() > give_up:
                 return remains
@@ -191,6 +201,7 @@ class Crew:
         letters = [key.rpartition("/")[2] for key in self._keys("dead-letter/")]
         return Remains(
             self._keys("messages/"),
+            self._keys("packs/"),
             self._keys("leases/"),
             {name.removesuffix(".json") for name in letters if not name.endswith(".reason.json")},
         )
@@ -199,27 +210,37 @@ class Crew:
         """Put together what all of them have written down."""
         return read_diaries(one.diary for one in self.everyone if one.diary.exists())
 
-    def _strike(self, victim: Worker, blow: Callable[[], None]) -> Blow:
+    def _strike(self, victim: Worker, blow: Callable[[], None], ids: Collection[str] = ()) -> Blow:
         # In the middle of its work, neither on its way to the store nor back.
         work = self.plan.seconds_per_batch
 
         def works() -> bool:
-            return bool(victim.holding) and work / 4 < self.clock.elapsed() - victim.holding_since < work * 2 / 3
+            holds = not victim.holding.isdisjoint(ids or victim.holding)
+            return holds and work / 4 < self.clock.elapsed() - victim.holding_since < work * 2 / 3
 
         self.wait(works, f"{victim.name} is at work")
         blow()
-        ids = frozenset(victim.holding - victim.history.asked_to_ack)
-        return Blow(victim, self.clock.elapsed(), ids)
+        return Blow(victim, self.clock.elapsed(), frozenset(victim.holding - victim.history.asked_to_ack))
 
-    def _start(self, program: Program, number: int) -> Worker:
-        return self._stack.enter_context(Worker(Job(program, number, self._settings, self.plan)))
+    def _start(
+        self, program: Program, most: int, started: list[Worker], numbers: Iterable[int] | None, tree: Path
+    ) -> list[Worker]:
+        numbers = range(1, most + 1) if numbers is None else numbers
+        jobs = [Job(program, number, self.settings, self.plan) for number in numbers]
+        started += (workers := [self._stack.enter_context(Worker(job, tree)) for job in jobs])
+        return workers
 
     def _keys(self, folder: str) -> list[str]:
         return keys_of(self._s3, self._bucket, f"{TOPIC}/{folder}")
 
 
 @contextmanager
-def crew(server: S3Server, plan: Plan, tick: Callable[[Crew], None] = lambda _: None) -> Iterator[Crew]:
+def crew(
+    server: S3Server,
+    plan: Plan,
+    tick: Callable[[Crew], None] = lambda _: None,
+    sections: Mapping[str, Any] | None = None,
+) -> Iterator[Crew]:
     """Give a crew for the length of a block; none of its processes outlives it."""
     with ExitStack() as stack:
-        yield Crew(server, plan, stack, tick)
+        yield Crew(server, plan, stack, tick, sections)

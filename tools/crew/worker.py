@@ -22,13 +22,16 @@ class WorkerError(RuntimeError):
 
 
 class Worker(ServerProcess):
-    """A program that runs for the length of a ``with`` block at most, and never longer than the process it is for."""
+    """A program that runs for the length of a ``with`` block at most, and never longer than the process it is for.
 
-    def __init__(self, job: Job) -> None:
+    :param tree: the folder with the code that it runs, of this version or another.
+    """
+
+    def __init__(self, job: Job, tree: Path = ROOT) -> None:
         super().__init__(
             [sys.executable, "-m", "tools.crew.program"],
             ready=lambda: True,
-            env={"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))},
+            env={"PYTHONPATH": os.pathsep.join(filter(None, (str(tree), os.environ.get("PYTHONPATH"))))},
             grace=0.5,
         )
         job.write(self.data)
