@@ -341,8 +341,9 @@ class PawnQueue(ForAsyncWith):
         layout.checked_part(part)
         before = staging.continue_part(Staged(topic, write_id, part), after)
         checked = checked_messages(messages, None, self._context.settings.limits, topic, first=len(before))
-        await self._topic(topic, "stage")
-        return await staging.stage(self._context, before, checked, await self._producer_id(producer))
+        allowed = (await self._topic(topic, "stage")).settings
+        packs = self._context.settings.packs if allowed.packs else None
+        return await staging.stage(self._context, before, checked, await self._producer_id(producer), packs)
 
     async def commit_write(
         self, topic: str, write_id: str, staged: Iterable[Staged], *, wait: float = 0.0, allow_empty: bool = False

@@ -204,18 +204,13 @@ class KnownTopics:
         """Create the topic if it does not exist, once for all callers that want it at the same time."""
         await self._creations.do(topic, lambda: self._create(topic))
 
-    async def exists(self, topic: str) -> bool:
-        """Say whether the topic still exists: one HEAD, unless that was seen within the last second."""
-        return await self._is_seen((topic, False))
+    async def exists(self, topic: str, *, with_packs: bool = False) -> bool:
+        """Say whether the topic still exists: one HEAD, unless that was seen within the last second.
 
-    async def exists_with_packs(self, topic: str) -> bool:
-        """Say whether the topic still exists, and its consumers look for packs: one GET, or as :meth:`exists`.
-
-        ⚑ §7: a topic that was deleted and created again may allow none. Nobody would see a pack in it.
+        :param with_packs: say whether its consumers look for packs, too: one GET, or none as well. ⚑ §7: a topic that
+            was deleted and created again may allow none. Nobody would see a pack in it.
         """
-        return await self._is_seen((topic, True))
-
-    async def _is_seen(self, what: _Seen) -> bool:
+        what: _Seen = (topic, with_packs)
         now = self._clock.elapsed()
         if now - self._seen.get(what, -math.inf) < EXISTENCE_CACHE_SECONDS:
             return True

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.domain.bounds import MESSAGE_NAME
 from pawnqueue.domain.identifiers import UnitId
-from pawnqueue.domain.layout import folder_name, is_message_id, last_part, pack_unit_id, read_stamp, timestamp
+from pawnqueue.domain.layout import (
+    PACK_SUFFIX,
+    folder_name,
+    is_message_id,
+    is_pack_name,
+    last_part,
+    pack_unit_id,
+    read_stamp,
+    timestamp,
+)
 from pawnqueue.domain.numbers import MAX_PACK_MESSAGES
 from pawnqueue.domain.unit import Unit
 from pawnqueue.runtime.concurrency import all_of
@@ -21,7 +30,6 @@ if TYPE_CHECKING:
     from pawnqueue.stores.port import ObjectInfo
     from pawnqueue.stores.retry import ResilientStore
 
-PACK_SUFFIX = ".jsonl.zst"
 _UUID_GROUPS = 5
 _PACK_NAME = re.compile(
     r".+-(?P<uuid>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})\.(?P<count>[1-9][0-9]{0,3})\.jsonl\.zst"
@@ -60,11 +68,6 @@ def packs_folder(topic: str) -> str:
 def key_of(topic: str, name: str) -> str:
     """Return the key of the unit's object."""
     return f"{topic}/packs/{name}" if is_pack_name(name) else f"{topic}/messages/{name}"
-
-
-def is_pack_name(name: str) -> bool:
-    """Say whether this is the name of a pack, if it is the name of a unit."""
-    return name.endswith(PACK_SUFFIX)
 
 
 def parse(key: str, size: int = 0) -> Unit | None:

@@ -51,10 +51,12 @@ class HeldClaim(Claim):
         self._session_ttl = session_ttl
         self._is_fleeting = is_fleeting
         self.writes: dict[str, datetime] = {}  # the staged writes that it has messages of, with the latest one's time
-        for message in () if isinstance(messages, PackedMessages) else messages:
-            if message.write_id:
-                latest = self.writes.get(message.write_id, message.created_at)
-                self.writes[message.write_id] = max(latest, message.created_at)
+        written = [(each.write_id, each.published_at) for each in self._packs] or [
+            (each.write_id, each.created_at) for each in messages
+        ]
+        for write_id, at in written:
+            if write_id:
+                self.writes[write_id] = max(self.writes.get(write_id, at), at)
         self.leases = dict(leases)  # of each member's key, the version of its lease, where it is known
         self.done: set[str] = set()  # members whose decision is known to be carried out
         # Members on which this session has decided, when (elapsed), and of which nothing is carried out by it yet.

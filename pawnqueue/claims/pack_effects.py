@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pawnqueue.catalog import units
 from pawnqueue.claims import burying, packs, splitting
 from pawnqueue.domain import layout, numbers, pack, share
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.identifiers import Version
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.records import DeadReason
+from pawnqueue.domain.times import iso
 from pawnqueue.errors import CompatibilityError, StoreError
 from pawnqueue.registers.strategy import Step
 from pawnqueue.runtime.concurrency import for_each
@@ -198,9 +200,11 @@ async def _bury_lines(  # noqa: PLR0913 - what is buried, and on whose behalf
     if not lines:
         return False
     member, uuid = record.members[unit_id], layout.uuid_of(unit_id)
+    published_at = iso(units.published_at(member.name) or 0.0)
 
     async def bury(number: int, reason: DeadReason) -> None:
-        await burying.bury_line(context, topic, pack.letter_id(uuid, number), lines[number], reason)
+        line = pack.dated(lines[number], published_at)
+        await burying.bury_line(context, topic, pack.letter_id(uuid, number), line, reason)
 
     todo = [
         (number, reason)

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, overload
 
@@ -150,6 +151,13 @@ class ClaimedPack:
     of: int
     """The numbers of those that the claim was given."""
     shares: Sequence[Share]
+    write_id: str = ""
+    """The staged write that published it; empty where none did."""
+
+    @property
+    def published_at(self) -> datetime:
+        """When it was published, by its name. What its lines say may be earlier."""
+        return datetime.fromtimestamp(units.published_at(self.name) or 0.0, UTC)
 
     @property
     def own_ids(self) -> list[str]:
@@ -324,6 +332,7 @@ async def _understood(context: Context, topic: str, unit_id: str, member: Member
         return Decision(how="dead", reason="malformed", error=str(problem), by="claim")
     decisions: dict[str, Decision] = {}
     ids = [""] * count
+    write_id = ""
     fault: PawnQueueError | None = None
     given = member.given
     well = read = 0
@@ -340,7 +349,7 @@ async def _understood(context: Context, topic: str, unit_id: str, member: Member
         try:
             if len(line) > most:
                 raise _too_large(key, number, len(line), most)
-            ids[number] = pack.read_entry(line, key).id
+            entry = pack.read_entry(line, key)
         except UnreadableRecordError as problem:
             dead = bad.setdefault(
                 str(problem), Decision(how="dead", reason="malformed", error=str(problem), by="claim")
@@ -350,12 +359,14 @@ async def _understood(context: Context, topic: str, unit_id: str, member: Member
             fault = fault or error
             decisions[layout.entry_of(unit_id, number)] = given_back
         else:
+            ids[number] = entry.id
+            write_id = write_id or entry.write_id  # all lines of a staged pack have the same
             well |= 1 << number
     for number in numbers.each(member.decided_numbers & ~given):
         # What its owner has decided is shown by these ids, whatever became of the lines since.
         with suppress(UnreadableRecordError, PawnQueueError):
             ids[number] = pack.read_entry(lines[number], key).id
-    claimed = ClaimedPack(topic, unit_id, member.name, body, ids, well, member.shares)
+    claimed = ClaimedPack(topic, unit_id, member.name, body, ids, well, member.shares, write_id)
     return ReadPack(claimed, decisions, fault, len(body))
 
 

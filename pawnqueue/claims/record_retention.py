@@ -42,8 +42,9 @@ async def keep_if_needed(context: Context, claim: HeldClaim) -> None:
 
 
 def _has_buried_unread(claim: HeldClaim) -> bool:
-    settled = claim.record.settled.values()
-    return any(each.how == "dead" and each.by == "claim" and each.max_deliveries is not None for each in settled)
+    record = claim.record
+    decisions = [*record.settled.values(), *(part for member in record.members.values() for part in member.decided)]
+    return any(each.how == "dead" and each.by == "claim" and each.max_deliveries is not None for each in decisions)
 
 
 async def _is_done(context: Context, topic: str, write_id: str, latest: datetime) -> bool:

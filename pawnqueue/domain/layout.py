@@ -19,6 +19,9 @@ Role: TypeAlias = Literal["producers", "consumers"]
 BUCKET_RECORD = "_registry/bucket.json"
 PROBES = "_probe/"
 
+#: What the name of a pack ends with, waiting or staged.
+PACK_SUFFIX = ".jsonl.zst"
+
 _TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _CLAIM_ID = re.compile(r"[A-Za-z0-9_:+-](?:[A-Za-z0-9._:+-]{0,126}[A-Za-z0-9_:+-])?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -26,7 +29,7 @@ _UNIT_ID = re.compile(UNIT_ID)
 _PACK_ENDING = re.compile(rf".-(?P<uuid>{_UUID.pattern})\.(?P<count>[1-9][0-9]{{0,3}})\.jsonl\.zst\Z")
 _GENERATION = re.compile(r"0|[1-9][0-9]{0,17}")  # in one spelling: of two, one would name the record of the other
 _SLASHES = (0, 2)  # of a name alone, and of a key: topic, folder, name
-_STAGED = re.compile(r"[0-9]{9}-[0-9a-f]{32}\.[0-9]{6}\.jsonl")
+_STAGED = re.compile(r"[0-9]{9}-[0-9a-f]{32}\.[0-9]{6}\.jsonl(\.zst)?")
 _STAGED_SLASHES = 3  # topic, folder, write, name
 _MOST_PARTS = 10**9
 _STAMP = "%Y%m%dT%H%M%S_%f"
@@ -131,12 +134,12 @@ def do_overlap(unit_id: str, other: str) -> bool:
 
 def is_whole_pack(name: str, unit_id: str) -> bool:
     """Say whether a unit is all of the pack of this name, and not a slice of it."""
-    return name.endswith(f"-{uuid_of(unit_id)}.{unit_id.rpartition('-')[2]}.jsonl.zst") and ".0-" in unit_id
+    return name.endswith(f"-{uuid_of(unit_id)}.{unit_id.rpartition('-')[2]}{PACK_SUFFIX}") and ".0-" in unit_id
 
 
 def count_in(name: str) -> int:
     """Return how many messages are in the pack of this name."""
-    return int(name.removesuffix(".jsonl.zst").rpartition(".")[2])
+    return int(name.removesuffix(PACK_SUFFIX).rpartition(".")[2])
 
 
 def uuid_of(unit_id: str) -> str:
@@ -309,17 +312,22 @@ def parse_write(key: str) -> str | None:
     return write_id if name.endswith(".json") and _CLAIM_ID.fullmatch(write_id) else None
 
 
-def staged_name(part: int, attempt: str, number: int) -> str:
+def staged_name(part: int, attempt: str, number: int, *, is_pack: bool = False) -> str:
     """Make the name of an object that an attempt at a part of a write stages. No two attempts share one.
 
     :param attempt: 128 random bits, in hex.
     """
-    return f"{part:09}-{attempt}.{number:06}.jsonl"
+    return f"{part:09}-{attempt}.{number:06}{PACK_SUFFIX if is_pack else '.jsonl'}"
 
 
 def part_of_staged(name: str) -> int:
     """Return the number of the part whose rows the object of this name has; 0 where the name does not tell."""
     return int(name.partition("-")[0]) if _STAGED.fullmatch(name) else 0
+
+
+def is_pack_name(name: str) -> bool:
+    """Say whether this is the name of a pack, if it is the name of a unit or of a staged object."""
+    return name.endswith(PACK_SUFFIX)
 
 
 def is_staged_name(name: str) -> bool:
@@ -347,8 +355,12 @@ def parse_staged(key: str) -> tuple[str, str] | None:
 
 def written_id(topic: str, write_id: str, part: int, position: int) -> str:
     """Return the id of a message of a write: the same write gives its messages the same ids."""
-    digest = hashlib.sha256(f"{topic}\x00{write_id}\x00{part}\x00{position}".encode()).digest()
-    return str(uuid.UUID(bytes=digest[:16], version=4))
+    return _as_uuid(f"{topic}\x00{write_id}\x00{part}\x00{position}")
+
+
+def written_pack_uuid(topic: str, write_id: str, name: str) -> str:
+    """Return the uuid of the pack that a staged object becomes: another one for each attempt at its rows."""
+    return _as_uuid(f"{topic}\x00{write_id}\x00{name}")
 
 
 def leases(topic: str) -> str:
@@ -394,8 +406,11 @@ def id_of_name(role: Role, name: str) -> str:
 
     Derived, so that two processes that register a name at the same instant write the same key.
     """
-    digest = hashlib.sha256(f"{role}\x00{name}".encode()).digest()
-    return str(uuid.UUID(bytes=digest[:16], version=4))
+    return _as_uuid(f"{role}\x00{name}")
+
+
+def _as_uuid(text: str) -> str:
+    return str(uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4))
 
 
 def probe(identifier: str) -> str:

@@ -14,6 +14,7 @@ import zstandard
 
 from pawnqueue.domain.bounds import LONGEST_MESSAGE_ID_BYTES, MOST_COUNT, MOST_PAYLOAD_DEPTH, is_deeper
 from pawnqueue.domain.envelope import Envelope
+from pawnqueue.domain.layout import is_write_id
 from pawnqueue.domain.numbers import MAX_PACK_MESSAGES
 from pawnqueue.domain.record import FORMAT, UnreadableRecordError, to_json
 
@@ -147,6 +148,7 @@ class PackEntry(msgspec.Struct, frozen=True, gc=False):  # a frozen dataclass ta
     created_at: str
     payload: dict[str, Any]
     headers: dict[str, str]
+    write_id: str = ""
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -167,6 +169,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 _DECODER: Final = msgspec.json.Decoder(_Line)
+_UNDATED: Final = b'{"created_at":"",'
 
 
 def read_entry(line: bytes, key: str) -> PackEntry:
@@ -177,9 +180,12 @@ def read_entry(line: bytes, key: str) -> PackEntry:
     """
     quick = _read_quickly(line)
     if quick is not None:
-        return PackEntry(quick.id, quick.producer_id, quick.created_at, quick.payload, quick.headers)
+        write_id = quick.write_id if quick.write_id and is_write_id(quick.write_id) else ""
+        return PackEntry(quick.id, quick.producer_id, quick.created_at, quick.payload, quick.headers, write_id)
     envelope = Envelope.decode(line, key)
-    return PackEntry(envelope.id, envelope.producer_id, envelope.created_at, envelope.payload, envelope.headers)
+    return PackEntry(
+        envelope.id, envelope.producer_id, envelope.created_at, envelope.payload, envelope.headers, envelope.write_id
+    )
 
 
 def _read_quickly(line: bytes) -> _Line | None:
@@ -205,9 +211,11 @@ def entry_line(  # noqa: PLR0913 - an envelope has these fields
     created_at: str,
     payload_json: bytes,
     headers: Mapping[str, str],
+    write_id: str = "",
 ) -> bytes:
     """Return the line of a message to be published: the bytes that its envelope would have in an object of its own.
 
+    :param created_at: "" in a staged line: the time in the name of its pack or message counts.
     :param payload_json: the payload as canonical JSON.
     """
     text = to_json_text
@@ -215,8 +223,14 @@ def entry_line(  # noqa: PLR0913 - an envelope has these fields
         f'{{"created_at":{text(created_at)},"dedup_key":null,"headers":{to_json(headers) if headers else "{}"},'
         f'"id":{text(id)},"nonce":"","payload":'
     )
-    after = f',"priority":0,"producer_id":{text(producer_id)},"topic":{text(topic)},"v":{FORMAT}}}'
+    after = f',"priority":0,"producer_id":{text(producer_id)},"topic":{text(topic)},"v":{FORMAT}'
+    after += f',"write_id":{text(write_id)}}}' if write_id else "}"
     return b"".join([before.encode("utf-8", "replace"), payload_json, after.encode("utf-8", "replace")])
+
+
+def dated(line: bytes, created_at: str) -> bytes:
+    """Return a line with a time, if it was staged, and so has none. Outside its pack no name tells its time."""
+    return line.replace(_UNDATED, f'{{"created_at":"{created_at}",'.encode(), 1) if line.startswith(_UNDATED) else line
 
 
 def letter_id(pack_uuid: str, number: int) -> str:

@@ -15,7 +15,7 @@ from pawnqueue.errors import CompatibilityError
 
 #: The format of a body that this version writes. A body of pawn-queue's counts as 0.
 FORMAT = 1
-#: The newest format of any body: that of a claim record with packs, which versions without packs leave alone.
+#: The newest format of any body: that of a claim or a write with packs, which versions without packs leave alone.
 NEWEST_FORMAT = 2
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field
 
@@ -18,23 +18,34 @@ from pawnqueue.domain.bounds import (
     HolderText,
     Time,
 )
+from pawnqueue.domain.numbers import MAX_PACK_MESSAGES
 from pawnqueue.domain.object_sizes import MAX_STAGED_OBJECTS
-from pawnqueue.domain.record import Part, Record, are_few_unknown, parts_of
+from pawnqueue.domain.record import FORMAT, NEWEST_FORMAT, Part, Record, are_few_unknown, parts_of
 
 #: Each message of one publisher, and of one write, has a time of its own: at least one tick after the message before
 #: it, so that LIST is publish order. Ticks are whole numbers, as a float of seconds since 1970 has only four steps to
 #: the microsecond.
 TICKS_PER_SECOND = 1_000_000
-#: How many messages a note of progress may leave in doubt: a taker holds them all in memory.
+#: How many rows and packs a note of progress may leave in doubt: a taker holds them all in memory.
 MOST_IN_DOUBT = 10_000
 
 
 class StagedObject(Part):
-    """An object with rows of a write, as they were staged."""
+    """An object with rows of a write, as they were staged: lines, or a pack."""
 
     name: str  # of its key below the write's folder
     size: ByteCount
     count: Count  # of the messages in it
+
+    @property
+    def is_pack(self) -> bool:
+        """Whether it becomes a pack as it is, and not a message for each row."""
+        return layout.is_pack_name(self.name)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether its bytes can hold this number of rows."""
+        return 0 < self.count <= MAX_PACK_MESSAGES if self.is_pack else self.count * MIN_STAGED_ROW_BYTES <= self.size
 
 
 class Rows(Part):
@@ -52,6 +63,7 @@ class WriteRecord(Record):
     """
 
     what: ClassVar[str] = "write record"
+    newest: ClassVar[int] = NEWEST_FORMAT
 
     write_id: str
     state: Literal["begun", "done", "dropped"] = "begun"
@@ -85,13 +97,32 @@ class WriteRecord(Record):
         names = [*self.dropped, *(each.name for each in self.objects)]
         return (
             layout.parse_write(key) == self.write_id
-            and 0 <= self.published <= self.begun <= min(self.count, self.published + MOST_IN_DOUBT)
+            and 0 <= self.published <= self.begun <= self.count
+            and self._is_little_in_doubt()
             and (self.state != "begun" or sum(each.count for each in self.objects) == self.count)
             and self._is_lost_in_order()
             and all(map(layout.is_staged_name, names))
             and len({each.name for each in self.objects}) == len(self.objects)
-            and all(each.count * MIN_STAGED_ROW_BYTES <= each.size for each in self.objects)
+            and all(each.is_possible for each in self.objects)
         )
+
+    def stamped(self, nonce: str) -> Self:
+        """See :meth:`Record.stamped`. ⚑ §7: a version that knows no packs leaves a write with packs alone."""
+        names = [*self.dropped, *(each.name for each in self.objects)]
+        has_packs = any(map(layout.is_pack_name, names))
+        return self.model_copy(update={"nonce": nonce, "v": NEWEST_FORMAT if has_packs else FORMAT})
+
+    def _is_little_in_doubt(self) -> bool:
+        """Whether a taker can hold what is begun, which ends between two packs."""
+        start = packs = 0  # packs: how many messages are in those that are begun, but for one of each
+        for each in self.objects:
+            end = start + each.count
+            if each.is_pack and end > self.published and start < self.begun:
+                if start < self.published or end > self.begun:
+                    return False
+                packs += each.count - 1
+            start = end
+        return self.begun - self.published - packs <= MOST_IN_DOUBT
 
     def _is_lost_in_order(self) -> bool:
         # Each note adds rows behind those before, of which all were published or are gone.

@@ -142,8 +142,12 @@ class WriteSweep:
             return
         self._report.removed_records += await self._scope.delete([info.key], context=self._scope.without_retries)
 
-    async def _topic_exists(self, topic: str) -> bool:
-        return await self._scope.context.registers.head(layout.topic_marker(topic)) is not None
+    async def _topic_exists(self, topic: str, *, with_packs: bool = False) -> bool:
+        context = self._scope.context
+        if not with_packs:
+            return await context.registers.head(layout.topic_marker(topic)) is not None
+        found = await context.topic_marker(topic).look()
+        return found is not None and found.value.may_have_packs
 
 
 def _limit_steps(clock: Clock) -> Callable[[], bool]:

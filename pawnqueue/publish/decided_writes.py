@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 from pawnqueue.bucket.topics import topic_not_found_error
 from pawnqueue.catalog import units
@@ -16,6 +17,7 @@ from pawnqueue.errors import PawnQueueError, PublishError, StoreError, TopicNotF
 from pawnqueue.events import RowsLost, WriteDone, WriteDropped, logger_of
 from pawnqueue.publish import staging, write_traces
 from pawnqueue.publish.sending import Sent, has_landed, send, topic_may_exist
+from pawnqueue.publish.staging import Piece, StagedReader
 from pawnqueue.publish.write_outcome import describe_ranges, merge_ranges
 from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.write_records import HOLD_SECONDS
@@ -24,14 +26,23 @@ from pawnqueue.runtime.concurrency import all_of, for_each
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.envelope import Envelope
+    from pawnqueue.stores.port import Outcome
 
 logger = logger_of("publish")
 
-#: How many messages are begun by one note of progress. After a crash it is not known of these whether they are stored.
-MESSAGES_PER_NOTE: Final = 500
+#: How many rows and packs are begun by one note of progress. After a crash it is not known of these whether they are
+#: stored.
+PIECES_PER_NOTE: Final = 500
 
-TopicExists: TypeAlias = Callable[[str], Awaitable[bool]]
+
+class TopicExists(Protocol):
+    """Says whether a topic still exists."""
+
+    async def __call__(self, topic: str, *, with_packs: bool = False) -> bool:
+        """Say it.
+
+        :param with_packs: whether its consumers have to look for packs, too.
+        """
 
 
 def decided_at(context: Context, record: WriteRecord) -> float:
@@ -90,20 +101,27 @@ async def write_record(
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A message of a write, with the name in its key."""
+    """A row or a pack of a write, with the name in its key."""
 
     name: str
-    id: str
     place: int
-    envelope: Envelope | None  # None: its staged row is gone
+    piece: Piece
 
     @classmethod
-    def of(cls, row: staging.Row, place: int, write_id: str) -> Self:
-        stamp = place / TICKS_PER_SECOND
-        envelope = row.envelope
-        if envelope is not None:
-            envelope = envelope.model_copy(update={"created_at": iso(stamp), "write_id": write_id})
-        return cls(units.name_at(stamp, row.id), row.id, place, envelope)
+    def of(cls, pieces: Iterable[Piece], place: int) -> list[Self]:
+        """Place pieces behind each other: a tick for each message."""
+        placed = []
+        for piece in pieces:
+            stamp, uuid = place / TICKS_PER_SECOND, layout.uuid_of(piece.id)
+            name = units.pack_name_at(stamp, uuid, piece.count) if piece.is_pack else units.name_at(stamp, uuid)
+            placed.append(cls(name, place, piece))
+            place += piece.count
+        return placed
+
+    @property
+    def messages(self) -> range:
+        """The places of its messages."""
+        return range(self.place, self.place + self.piece.count)
 
 
 class DecidedWrite:
@@ -164,7 +182,7 @@ class DecidedWrite:
     async def _carry_out(self, is_enough: Callable[[], bool]) -> WriteRecord | None:
         record = self._found.value
         present = await staging.list_staged(self._context, self._topic, record.write_id) if self._taken_over else None
-        rows = staging.RowReader(
+        staged = StagedReader(
             self._context,
             self._topic,
             record.write_id,
@@ -178,23 +196,23 @@ class DecidedWrite:
             if is_enough():
                 await self._leave_the_rest()
                 return None
-            places = range(record.place + record.published, record.place + record.begun)
-            taken = await rows.take(len(places))
-            chunk = [_Placed.of(row, place, record.write_id) for row, place in zip(taken, places, strict=True)]
+            pieces = await staged.take(record.begun - record.published)
+            chunk = _Placed.of(pieces, record.place + record.published)
             # ⚑ §7: only of the chunk that was begun is it unknown whether it is stored.
             left = await self._without_trace(chunk) if in_doubt else chunk
             in_doubt = False
-            gone = [each.place - record.place for each in left if each.envelope is None]
+            gone = [each.messages for each in left if each.piece.is_gone]
             is_invisible = not record.published and len(left) == len(chunk)
             if is_invisible and (gone or (present is not None and _are_some_gone(record, present))):
                 return await self._drop()
-            if not await self._publish(chunk, [each for each in left if each.envelope is not None]):
+            if not await self._publish(chunk, [each for each in left if not each.piece.is_gone]):
                 return None
             # ⚑ §7: rows that were never begun, and cannot be read, are not looked for. One note names them all, however
             # many of them a forged record claims.
-            passed = rows.skip_gone()
-            lost = [*(range(each, each + 1) for each in gone), range(record.begun, record.begun + passed)]
-            if not await self._note(published=record.begun + passed, lost=lost):
+            published = record.begun + staged.skip_gone()
+            lost = [range(each.start - record.place, each.stop - record.place) for each in gone]
+            lost.append(range(record.begun, published))
+            if not await self._note(published, published + staged.ahead(PIECES_PER_NOTE), lost):
                 return None
             record = self._found.value
         if record.lost:
@@ -249,9 +267,10 @@ class DecidedWrite:
         """Put messages into the topic; return False if another process has taken over."""
         while left:
             may_land, self._may_land = self._may_land, True
+            has_packs = any(each.piece.is_pack for each in left)
             results, there = await all_of(
                 for_each(self._send, left, at_once=self._context.at_once),
-                topic_may_exist(self._topic, self._topic_exists),
+                topic_may_exist(self._topic, partial(self._topic_exists, with_packs=has_packs)),
             )
             self._may_land = may_land or any(result.landed is None for result in results)
             if not there:
@@ -262,7 +281,8 @@ class DecidedWrite:
                 raise self._publish_error(faults)
             in_doubt = any(result.landed is None for result in results)
             left = [each for each, result in zip(left, results, strict=True) if not result.landed]
-            if left and not await self._note(published=self._found.value.published):
+            record = self._found.value
+            if left and not await self._note(record.published, record.begun):
                 return False
             left = await self._without_trace(left) if in_doubt else left
         return True
@@ -272,11 +292,16 @@ class DecidedWrite:
             # ⚑ §7: a consumer that has already claimed and acked it has left a trace in its claim record.
             return not await self._without_trace([each])
 
-        if each.envelope is None:
-            return Sent(landed=True)  # its row is gone: it is noted as lost
-        body = each.envelope.encode()
+        context, key = self._context.with_budget(0.0), units.key_of(self._topic, each.name)
+
+        async def put() -> Outcome:
+            if each.piece.envelope is None:
+                return await context.store.copy(each.piece.source, key)
+            about = {"created_at": iso(each.place / TICKS_PER_SECOND), "write_id": self._found.value.write_id}
+            return await context.store.put(key, each.piece.envelope.model_copy(update=about).encode())
+
         return await send(
-            self._context, self._topic, each.name, each.id, body, may_send=self._is_trusted, is_sent=is_sent
+            self._context, self._topic, each.name, each.piece.id, put, may_send=self._is_trusted, is_sent=is_sent
         )
 
     def _is_trusted(self) -> bool:
@@ -285,14 +310,14 @@ class DecidedWrite:
         until = context.time.trusted_until(self._found.value.until, context.margin, in_doubt=True)
         return context.clock.elapsed() < until
 
-    async def _note(self, *, published: int, lost: Sequence[range] = ()) -> bool:
+    async def _note(self, published: int, begun: int, lost: Sequence[range] = ()) -> bool:
         """Note the progress and what is begun next, by compare-and-set; return False if another process took over."""
         now = await self._context.now()
         before = self._found.value
         is_done = published == before.count
         update: dict[str, Any] = {
             "published": published,
-            "begun": max(before.begun, min(published + MESSAGES_PER_NOTE, before.count)),
+            "begun": begun,
             "lost": merge_ranges(before.lost, lost),
             "unread_since": 0.0,
         }
@@ -324,10 +349,11 @@ class DecidedWrite:
         if not chunk:
             return []
         context, topic = self._context, self._topic
-        stored = await units.names_between(context.store, topic, chunk[0].name, chunk[-1].name)
+        rows = [each.name for each in chunk if not each.piece.is_pack]
+        stored = await units.names_between(context.store, topic, rows[0], rows[-1]) if rows else set()
         sought = [each for each in chunk if each.name not in stored]
         found = await for_each(
-            lambda each: has_landed(context, topic, each.name, each.id), sought, at_once=context.at_once
+            lambda each: has_landed(context, topic, each.name, each.piece.id), sought, at_once=context.at_once
         )
         sought = [each for each, landed in zip(sought, found, strict=True) if not landed]
         claimed = await self._claimed_since() if sought else set()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from pawnqueue.catalog import units
 from pawnqueue.domain.identifiers import UnitId
-from pawnqueue.domain.layout import pack_unit_id
+from pawnqueue.domain.layout import is_pack_name, pack_unit_id
 from pawnqueue.domain.pack import MAX_PACK_BYTES, entry_line, pack_body
 from pawnqueue.domain.times import iso
 from pawnqueue.domain.write_record import TICKS_PER_SECOND
@@ -46,7 +46,7 @@ class NewUnit:
     @property
     def is_pack(self) -> bool:
         """Whether it is a pack. A pack may have a single message."""
-        return self.name.endswith(units.PACK_SUFFIX)
+        return is_pack_name(self.name)
 
     def body(self) -> bytes:
         """Return what is stored. It is made when it is sent, so that a large call does not hold all of them."""
@@ -100,7 +100,8 @@ def units_of(  # noqa: PLR0913 - what an envelope says beside its payload
         for at, (message_id, message, producer_id) in enumerate(zip(ids, messages, producer_ids, strict=True), place)
     ]
     made = []
-    for start, end in _packs_of(lines, packs) if packs else ((number, number + 1) for number in range(len(lines))):
+    most, most_bytes = (packs.messages, packs.bytes) if packs else (1, 0)
+    for start, end in ranges_within(lines, most, most_bytes):
         stamp, count = (place + start) / TICKS_PER_SECOND, end - start
         if packs and (count > 1 or len(lines[start]) <= MAX_PACKED_LINE_BYTES):
             uuid = clock.uuid()
@@ -111,21 +112,21 @@ def units_of(  # noqa: PLR0913 - what an envelope says beside its payload
     return made
 
 
-def _packs_of(lines: Sequence[bytes], packs: PacksSettings) -> Iterator[tuple[int, int]]:
-    """Give the first line of each pack, and the line behind its last.
+def ranges_within(lines: Sequence[bytes], most: int, most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Give the first line of each object with many lines, and the line behind its last.
 
-    A pack ends with the message that takes it past a bound. A message that is larger than a pack is alone.
+    It ends with the line that takes it past a bound. A line that is larger than that is alone.
     """
     start = size = 0
     for number, line in enumerate(lines):
-        if len(line) >= packs.bytes:
+        if len(line) >= most_bytes:
             if start < number:
                 yield start, number
             yield number, number + 1
             start, size = number + 1, 0
             continue
         size += len(line) + 1
-        if size >= packs.bytes or number + 1 - start >= packs.messages:
+        if size >= most_bytes or number + 1 - start >= most:
             yield start, number + 1
             start, size = number + 1, 0
     if start < len(lines):

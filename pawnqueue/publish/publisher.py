@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -107,11 +108,11 @@ class Publisher:
         has_packs = any(unit.is_pack for unit in made)
         results, there = await all_of(
             for_each(
-                lambda unit: send(self._context, topic, unit.name, unit.id, unit.body()),
+                lambda unit: self._send(topic, unit),
                 made,
                 at_once=self._context.at_once,
             ),
-            topic_may_exist(topic, self._topics.exists_with_packs if has_packs else self._topics.exists),
+            topic_may_exist(topic, partial(self._topics.exists, with_packs=has_packs)),
         )
         sent = {
             message_id: result for unit, result in zip(made, results, strict=True) for message_id in unit.message_ids
@@ -120,6 +121,10 @@ class Publisher:
         if there or all(result.landed is False for result in results):
             return _Outcome(sent)
         return _Outcome(sent, await finish_despite_cancellation(lambda: self._withdraw(topic, made, results)))
+
+    async def _send(self, topic: str, unit: NewUnit) -> Sent:
+        key, body = units.key_of(topic, unit.name), unit.body()
+        return await send(self._context, topic, unit.name, unit.id, lambda: self._context.store.put(key, body))
 
     async def _withdraw(self, topic: str, made: Sequence[NewUnit], results: Sequence[Sent]) -> set[str]:
         """Remove units from a topic that was deleted meanwhile; return the ids of messages that may be left."""

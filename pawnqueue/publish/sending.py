@@ -15,10 +15,11 @@ from pawnqueue.domain.records import DeadReason
 from pawnqueue.errors import CompatibilityError, ObjectTooLargeError, StoreError
 from pawnqueue.events import logger_of
 from pawnqueue.runtime.concurrency import all_of
-from pawnqueue.stores.port import Done, Unknown
+from pawnqueue.stores.port import Done, Refusal, Refused, Unknown
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
+    from pawnqueue.stores.port import Outcome
 
 logger = logger_of("publish")
 
@@ -36,13 +37,14 @@ async def send(  # noqa: PLR0913 - a unit, its place, and two questions that onl
     topic: str,
     name: str,
     unit_id: str,
-    body: bytes,
+    put: Callable[[], Awaitable[Outcome]],
     *,
     may_send: Callable[[], bool] | None = None,
     is_sent: Callable[[], Awaitable[bool]] | None = None,
 ) -> Sent:
     """Put a unit into the topic. Before a retry, look whether an earlier attempt has landed.
 
+    :param put: makes one attempt: a PUT, or a COPY of what was staged.
     :param may_send: called before each attempt.
     :param is_sent: says whether an attempt without an answer has landed, in place of :func:`has_landed`.
     """
@@ -53,12 +55,12 @@ async def send(  # noqa: PLR0913 - a unit, its place, and two questions that onl
         if may_send is not None and not may_send():
             return Sent(None if in_doubt else False)
         try:
-            outcome = await context.store.put(key, body)
+            outcome = await put()
         except StoreError as error:
             return Sent(None if in_doubt else False, error)
         if not isinstance(outcome, Unknown):
-            # A plain PUT has no condition: a store that refuses it has not stored it.
-            refused = None if isinstance(outcome, Done) else StoreError(f"The store refused {key}.", topic=topic)
+            # Without a condition: a store that refuses it has not stored it.
+            refused = None if isinstance(outcome, Done) else StoreError(_refusal(key, outcome), topic=topic)
             return Sent((None if in_doubt else False) if refused else True, refused)
         in_doubt = True
         try:
@@ -68,6 +70,11 @@ async def send(  # noqa: PLR0913 - a unit, its place, and two questions that onl
             return Sent(None, error)
         if not await backoff.pause():
             return Sent(None, backoff.exceeded(outcome.fault))
+
+
+def _refusal(key: str, outcome: Refused) -> str:
+    is_gone = outcome.why is Refusal.MISSING
+    return f"What was staged for {key} is gone." if is_gone else f"The store refused {key}."
 
 
 async def has_landed(context: Context, topic: str, name: str, unit_id: str) -> bool:

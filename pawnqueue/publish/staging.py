@@ -9,17 +9,20 @@ from typing import TYPE_CHECKING, Final
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.envelope import Envelope
+from pawnqueue.domain.identifiers import UnitId
 from pawnqueue.domain.object_sizes import STAGED_OBJECT_BYTES, max_staged_bytes
-from pawnqueue.domain.pack import entry_line
+from pawnqueue.domain.pack import entry_line, pack_body
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.write_record import StagedObject
 from pawnqueue.errors import CompatibilityError, InvalidArgumentError, ObjectTooLargeError, PawnQueueError, StoreError
 from pawnqueue.events import logger_of
+from pawnqueue.publish.packing import MAX_PACKED_LINE_BYTES, ranges_within
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
     from pawnqueue.publish.new_messages import Checked
+    from pawnqueue.settings import PacksSettings
 
 logger = logger_of("publish")
 
@@ -51,17 +54,22 @@ class Staged:
         return True
 
 
-async def stage(context: Context, before: Staged, messages: Sequence[Checked], producer_id: str) -> Staged:
+async def stage(
+    context: Context, before: Staged, messages: Sequence[Checked], producer_id: str, packs: PacksSettings | None
+) -> Staged:
     """Stage messages behind those that were staged before, and return all of them. None of them is visible.
+
+    :param packs: how large the packs are that the commit copies into the topic; None: it makes an object of each row.
 
     ⚑ Each call uses names of its own: it overwrites nothing that another attempt has staged, and adopts nothing of it.
     """
     attempt = context.clock.nonce()[:_ATTEMPT_ID_CHARACTERS]
     topic, write_id, part = before.topic, before.write_id, before.part
     made: list[tuple[StagedObject, bytes]] = []
-    for body, count in _bodies(before, messages, producer_id):
-        name = layout.staged_name(part, attempt, len(made))
-        made.append((StagedObject(name=name, size=len(body), count=count), body))
+    for lines, is_pack in _objects(_lines(before, messages, producer_id, is_pack=packs is not None), packs):
+        body = pack_body(lines) if is_pack else b"\n".join([*lines, b""])
+        name = layout.staged_name(part, attempt, len(made), is_pack=is_pack)
+        made.append((StagedObject(name=name, size=len(body), count=len(lines)), body))
     try:
         await for_each(
             lambda each: context.store.overwrite(layout.staged_object(topic, write_id, each[0].name), each[1]),
@@ -75,41 +83,70 @@ async def stage(context: Context, before: Staged, messages: Sequence[Checked], p
     return replace(before, objects=(*before.objects, *(each for each, _ in made)))
 
 
-def _bodies(before: Staged, messages: Sequence[Checked], producer_id: str) -> Iterator[tuple[bytes, int]]:
-    lines: list[bytes] = []
-    size = 0
-    for position, message in enumerate(messages, len(before)):
-        line = entry_line(
+def _lines(before: Staged, messages: Sequence[Checked], producer_id: str, *, is_pack: bool) -> list[bytes]:
+    return [
+        entry_line(
             id=layout.written_id(before.topic, before.write_id, before.part, position),
             topic=before.topic,
             producer_id=producer_id,
             created_at="",  # the commit decides it
             payload_json=message.payload,
             headers=message.headers,
+            write_id=before.write_id if is_pack else "",  # a row gets it from the commit
         )
-        lines.append(line + b"\n")
-        size += len(lines[-1])
-        if size >= STAGED_OBJECT_BYTES:
-            yield b"".join(lines), len(lines)
-            lines, size = [], 0
-    if lines:
-        yield b"".join(lines), len(lines)
+        for position, message in enumerate(messages, len(before))
+    ]
+
+
+def _objects(lines: Sequence[bytes], packs: PacksSettings | None) -> Iterator[tuple[Sequence[bytes], bool]]:
+    """Give the lines of each object to be staged, and whether it is a pack."""
+    most, most_bytes = (packs.messages, packs.bytes) if packs else (len(lines), STAGED_OBJECT_BYTES)
+    for start, end in ranges_within(lines, most, most_bytes):
+        # A line may be too large for any pack.
+        yield lines[start:end], bool(packs) and (end - start > 1 or len(lines[start]) <= MAX_PACKED_LINE_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A message of a write, as it was staged."""
+class Piece:
+    """A unit that a write publishes: a row, or a pack that was staged."""
 
-    id: str
-    envelope: Envelope | None  # without its time; None: the staged row was removed or changed
+    id: UnitId
+    count: int = 1
+    envelope: Envelope | None = None
+    """Of a row, without its time."""
+    source: str = ""
+    """The key of a staged pack."""
+
+    @property
+    def is_pack(self) -> bool:
+        """Whether it is a pack, which may have a single message."""
+        return layout.is_of_pack(self.id)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether what was staged was removed or changed."""
+        return self.envelope is None and not self.source
+
+
+def messages_ahead(objects: Sequence[StagedObject], place: int, line: int, most: int) -> int:
+    """Return how many messages are in the next rows and packs, at most this many, from a line of one of the objects."""
+    count = 0
+    while most > 0 and place < len(objects):
+        each = objects[place]
+        rest = each.count - line
+        taken = rest if each.is_pack else min(rest, most)
+        count += taken
+        most -= 1 if each.is_pack else taken
+        place, line = place + 1, 0
+    return count
 
 
 class UnreadRowsError(StoreError):
     """This process cannot read some staged rows of a write. Another process may be able to."""
 
 
-class RowReader:
-    """Reads the messages of a write, in order, one staged object at a time."""
+class StagedReader:
+    """Reads what a write publishes, in order, one staged object at a time. A staged pack is not read."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - which rows these are, and what is known of their objects
         self,
@@ -122,7 +159,7 @@ class RowReader:
         *,
         is_wait_over: bool = False,
     ) -> None:
-        """Start at this row.
+        """Start behind this many messages, which is not within a pack.
 
         :param present: the names and sizes of the objects that were found, if they were listed already: no other
             object is read.
@@ -131,28 +168,36 @@ class RowReader:
         self._context = context
         self._topic = topic
         self._write_id = write_id
-        self._objects = iter(objects)
+        self._objects = objects
+        self._place = 0
         self._present = present
         self._is_wait_over = is_wait_over
         self._skipped = ""  # the last object of which rows were skipped
         self._before: Counter[int] = Counter()  # how many messages of each part came before
-        self._object: StagedObject | None = None
-        self._lines: list[bytes] | None = None  # of that object, if it was read; empty: it was removed or changed
+        self._lines: list[bytes] | None = None  # of the object, if it was read; empty: it was removed or changed
         self._line = start
 
-    async def take(self, count: int) -> list[Row]:
-        """Return the next messages, at most this many.
+    async def take(self, count: int) -> list[Piece]:
+        """Return the pieces of the next messages, at most this many, which do not end within a pack.
 
         :raises UnreadRowsError: this process cannot read some of them.
         """
-        rows: list[Row] = []
-        while len(rows) < count and (each := self._advance()) is not None:
-            if self._lines is None:
-                self._lines = await self._read(each)
-            last = min(each.count, self._line + count - len(rows))
-            rows += [self._row(each, self._lines, line) for line in range(self._line, last)]
+        pieces: list[Piece] = []
+        while count > 0 and (each := self._advance()) is not None:
+            last = min(each.count, self._line + count)
+            if each.is_pack:
+                pieces.append(self._pack(each))
+            else:
+                if self._lines is None:
+                    self._lines = await self._read(each)
+                pieces += [self._row(each, self._lines, line) for line in range(self._line, last)]
+            count -= last - self._line
             self._line = last
-        return rows
+        return pieces
+
+    def ahead(self, most: int) -> int:
+        """Return how many messages the next pieces have, at most this many pieces."""
+        return messages_ahead(self._objects, self._place, self._line, most)
 
     def skip_gone(self) -> int:
         """Skip the next messages as long as their whole objects are known to be gone; return how many."""
@@ -164,15 +209,15 @@ class RowReader:
 
     def _advance(self) -> StagedObject | None:
         """Move to the object that holds the next message, and return it; None after the last message."""
-        while self._object is None or self._line >= self._object.count:
-            if self._object is not None:
-                self._before[layout.part_of_staged(self._object.name)] += self._object.count
-                self._line -= self._object.count
-            self._object = next(self._objects, None)
+        while self._place < len(self._objects):
+            each = self._objects[self._place]
+            if self._line < each.count:
+                return each
+            self._before[layout.part_of_staged(each.name)] += each.count
+            self._line -= each.count
+            self._place += 1
             self._lines = None
-            if self._object is None:
-                return None
-        return self._object
+        return None
 
     def _is_gone(self, each: StagedObject) -> bool:
         if self._lines is not None:
@@ -193,13 +238,18 @@ class RowReader:
         lines = [] if found is None else found.body.splitlines()
         return lines if len(lines) == each.count else []
 
-    def _row(self, each: StagedObject, lines: Sequence[bytes], line: int) -> Row:
+    def _pack(self, each: StagedObject) -> Piece:
+        uuid = layout.written_pack_uuid(self._topic, self._write_id, each.name)
+        source = "" if self._is_gone(each) else layout.staged_object(self._topic, self._write_id, each.name)
+        return Piece(layout.pack_unit_id(uuid, each.count), each.count, source=source)
+
+    def _row(self, each: StagedObject, lines: Sequence[bytes], line: int) -> Piece:
         key = layout.staged_object(self._topic, self._write_id, each.name)
         envelope = self._decoded(lines[line], key) if lines else None
         if envelope is not None:
-            return Row(envelope.id, envelope)
+            return Piece(UnitId(envelope.id), envelope=envelope)
         part = layout.part_of_staged(each.name)
-        return Row(layout.written_id(self._topic, self._write_id, part, self._before[part] + line), None)
+        return Piece(UnitId(layout.written_id(self._topic, self._write_id, part, self._before[part] + line)))
 
     def _decoded(self, line: bytes, key: str) -> Envelope | None:
         try:

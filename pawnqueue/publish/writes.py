@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pawnqueue.bucket.topics import topic_not_found_error
@@ -107,6 +108,15 @@ class Commit:
         await self._check_stored(objects, found)
         if not await topic_may_exist(topic, self.topic_exists):
             raise topic_not_found_error(topic, "commit_write")
+        ask_for_packs = partial(self.topic_exists, with_packs=True)
+        if any(each.is_pack for each in objects) and not await topic_may_exist(topic, ask_for_packs):
+            # ⚑ §7: its consumers would not look for them.
+            raise InvalidArgumentError(
+                f"Rows of write {write_id} were staged as packs, and topic {topic!r} allows none any more, as it was "
+                "created anew: nothing was published. Stage the rows again.",
+                topic=topic,
+                operation="commit_write",
+            )
         count = sum(each.count for each in objects)
         now = await context.now()
         record = WriteRecord(
@@ -120,7 +130,7 @@ class Commit:
             place=_inherited_place(found, now) or self.place(now, count),
             count=count,
             size=sum(each.size for each in objects),
-            begun=min(decided_writes.MESSAGES_PER_NOTE, count),
+            begun=staging.messages_ahead(objects, 0, 0, decided_writes.PIECES_PER_NOTE),
             objects=objects,
             dropped=dropped,
         )

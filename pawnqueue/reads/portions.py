@@ -69,7 +69,7 @@ class PlannedUnit:
     @property
     def cost(self) -> int:
         """The cost of reading it."""
-        return self.size * (PACK_COST_FACTOR if units.is_pack_name(self.name) else 1) + REQUEST_COST_BYTES
+        return self.size * (PACK_COST_FACTOR if layout.is_pack_name(self.name) else 1) + REQUEST_COST_BYTES
 
     @property
     def of(self) -> int:

@@ -54,7 +54,7 @@ async def bob(world: World) -> Process:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit notes its progress after every third message: a handful of messages has several notes."""
-    monkeypatch.setattr(decided_writes, "MESSAGES_PER_NOTE", SMALL)
+    monkeypatch.setattr(decided_writes, "PIECES_PER_NOTE", SMALL)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pawnqueue import Settings
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import BucketRecord, TopicRecord
+from pawnqueue.domain.records import BucketRecord, TopicRecord, TopicSettings
 from pawnqueue.domain.times import iso
 from pawnqueue.registers.csprng_verify import shortest_verification
 from pawnqueue.stores.server_time import MAX_DRIFT
@@ -25,10 +25,14 @@ SETTINGS = Settings(s3={"bucket_name": "simulated"}, registry={"register_consume
 WITHIN = shortest_verification(SETTINGS.concurrency.csprng_verify) * (1 - 2 * MAX_DRIFT)
 
 
-def establish(bucket: SimBucket, *topics: str) -> None:
-    """Leave the bucket as its first process does: with what all agree on, and with these topics."""
+def establish(bucket: SimBucket, *topics: str, packs: bool | None = None) -> None:
+    """Leave the bucket as its first process does: with what all agree on, and with these topics.
+
+    :param packs: whether they allow packs.
+    """
     strategy = "conditional_write" if bucket.conditional else "csprng_verify"
     record = BucketRecord(strategy=strategy, conditional_deletes=bucket.conditional_deletes, created_at=iso(EPOCH))
     bucket.plant(layout.BUCKET_RECORD, record.encode())
     for topic in topics:
-        bucket.plant(layout.topic_marker(topic), TopicRecord(topic=topic, created_at=iso(EPOCH)).encode())
+        record_of_topic = TopicRecord(topic=topic, created_at=iso(EPOCH), settings=TopicSettings(packs=packs))
+        bucket.plant(layout.topic_marker(topic), record_of_topic.encode())

@@ -6,12 +6,14 @@ What the bucket showed is judged: all of a write was published, or nothing of it
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING
 from unittest import mock  # it patches a number, and fakes nothing
 
 from pawnqueue import PawnQueue, PawnQueueError, QueueClosedError, TopicNotEmptyError, TopicNotFoundError
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
+from pawnqueue.domain.pack import lines_of, read_entry
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.write_record import WriteRecord
 from pawnqueue.publish import decided_writes
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 LASTS = 150.0
-#: Three to a note of progress: eight rows have three chunks.
+#: Three to a note of progress: eight rows have three chunks. Staged as packs, they are two, with a note for each.
 CHUNK, ROWS, PARTS = 3, 8, 2
 #: Each is written for a while: what nobody decides then is never decided.
 EACH = 25.0
@@ -35,14 +37,16 @@ IDS = tuple(f"w{number}" for number in range(int(LASTS // EACH) + 1))
 
 def writing(world: World) -> list[str]:
     """Run one such schedule to its end, and return every promise that it broke."""
-    with mock.patch.object(decided_writes, "MESSAGES_PER_NOTE", CHUNK):
-        return world.run(_writing)
+    packs = True if world.stream("packs").random() < 0.5 else None
+    with mock.patch.object(decided_writes, "PIECES_PER_NOTE", 1 if packs else CHUNK):
+        return world.run(partial(_writing, packs=packs))
 
 
 class _Seen:
     """What the bucket showed of each write."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, packs: bool | None) -> None:
+        self.packs = packs
         self.published: dict[str, set[str]] = defaultdict(set)
         self.committed: set[str] = set()
         self.made_anew = False
@@ -51,11 +55,15 @@ class _Seen:
     def see(self, who: str, key: str, before: StoredObject | None, after: StoredObject | None) -> None:
         """See :attr:`tests.sim.bucket.SimBucket.observers`."""
         del who, before
-        parsed = units.parse(key) if key.startswith(units.folder(TOPIC)) else None
+        parsed = units.parse(key) if key.startswith((units.folder(TOPIC), units.packs_folder(TOPIC))) else None
+        if parsed is None or after is None or parsed.name == _stranger(parsed.id):
+            return
+        is_pack = layout.is_pack_name(parsed.name)
+        shown = (
+            {read_entry(line, key).id for line in lines_of(after.body, parsed.count, key)} if is_pack else {parsed.id}
+        )
         for write_id, ids in self._expected.items():
-            is_row = parsed is not None and parsed.name != _stranger(parsed.id)
-            if is_row and after is not None and parsed.id in ids:
-                self.published[write_id].add(parsed.id)
+            self.published[write_id] |= shown & ids
 
     def violations(self, world: World) -> list[str]:
         """Return every promise that was broken."""
@@ -73,8 +81,8 @@ class _Seen:
                 state = "begun"
             if state == "begun":
                 broken.append(f"waits for ever: {key} is not done")
-        if left := world.bucket.below(units.folder(TOPIC)):
-            broken.append(f"waits for ever: {len(left)} messages are left")
+        if left := [*world.bucket.below(units.folder(TOPIC)), *world.bucket.below(units.packs_folder(TOPIC))]:
+            broken.append(f"waits for ever: {len(left)} messages or packs are left")
         return broken
 
 
@@ -87,10 +95,10 @@ def _ids(write_id: str) -> list[str]:
     return [layout.written_id(TOPIC, write_id, part, place) for part in range(PARTS) for place in range(ROWS // PARTS)]
 
 
-async def _writing(world: World) -> list[str]:
+async def _writing(world: World, *, packs: bool | None) -> list[str]:
     chance = world.stream("writing")
-    establish(world.bucket, TOPIC)
-    seen = _Seen()
+    establish(world.bucket, TOPIC, packs=packs)
+    seen = _Seen(packs=packs)
     world.bucket.observers.append(seen.see)
     actors = {"W1": _commit, "W2": _commit, "W3": _commit, "C1": _consume, "C2": _consume, "J1": _sweep}
     if chance.random() < 0.3:
@@ -106,7 +114,7 @@ async def _writing(world: World) -> list[str]:
         process.kill()
     await world.calm()
     last = world.process("X")
-    last.spawn(_finish(last))
+    last.spawn(_finish(last, packs=packs))
     if not await world.until_idle(at_most=50_000.0):
         return ["waits for ever: somebody has not come to an end in calm weather"]
     return seen.violations(world)
@@ -166,13 +174,13 @@ async def _make_anew(process: Process, queue: PawnQueue, chance: random.Random, 
     except (TopicNotEmptyError, TopicNotFoundError):
         pass
     finally:
-        await queue.create_topic(TOPIC)
+        await queue.create_topic(TOPIC, packs=seen.packs)
 
 
-async def _finish(process: Process) -> None:
+async def _finish(process: Process, *, packs: bool | None) -> None:
     """Create the topic if it is gone, and sweep and consume until every claim and every write has come to its end."""
     async with PawnQueue.open(SETTINGS, store=process.store, clock=process.clock) as queue:
-        await queue.create_topic(TOPIC)
+        await queue.create_topic(TOPIC, packs=packs)
         for _ in range(12):
             await process.clock.sleep(60)
             await queue.sweep(TOPIC)

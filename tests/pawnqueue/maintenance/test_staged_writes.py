@@ -32,7 +32,7 @@ EVERY = list(range(COUNT))
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A handful of messages has several notes of progress."""
-    monkeypatch.setattr(decided_writes, "MESSAGES_PER_NOTE", SMALL)
+    monkeypatch.setattr(decided_writes, "PIECES_PER_NOTE", SMALL)
 
 
 async def test_what_was_decided_is_finished(world: World, ann: Process, bob: Process) -> None:

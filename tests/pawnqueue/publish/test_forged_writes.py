@@ -98,7 +98,7 @@ async def test_a_sweep_does_a_part_of_a_write(
     world: World, ann: Process, bob: Process, bound: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes to the other writes of the topic; the next sweeps do the rest, and nothing twice."""
-    monkeypatch.setattr(decided_writes, "MESSAGES_PER_NOTE", SMALL)
+    monkeypatch.setattr(decided_writes, "PIECES_PER_NOTE", SMALL)
     if bound == "steps":
         monkeypatch.setattr(swept, "MAX_STEPS_PER_SWEEP", 1)
     else:

@@ -23,10 +23,12 @@ from tests.pawnqueue.publish.written import (
     cut,
     expected_ids,
     ids,
+    of_strategy,
     record,
     requests_of_a_commit,
     staged,
     visible,
+    writer,
 )
 from tests.pawnqueue.virtual import TOPIC, Died, Process, World
 
@@ -39,11 +41,12 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("small_chunks")
 
 
-async def test_what_was_consumed_is_not_sent_again() -> None:
+@pytest.mark.parametrize("packs", [None, True])
+async def test_what_was_consumed_is_not_sent_again(*, packs: bool | None) -> None:
     """Consumers ack what they see while a write is half published: each message is delivered once all the same."""
-    for number in range(await requests_of_a_commit()):
-        async with World() as world:
-            ann, bob, eve = [await world.process() for _ in range(3)]
+    for number in range(await requests_of_a_commit(packs=packs)):
+        async with of_strategy("conditional_write", packs=packs) as world:
+            ann, bob, eve = [await writer(world) for _ in range(3)]
             await cut(ann, "dies after", number)
             delivered = await consumed(eve, "first")
             await world.later(OVER)
@@ -53,11 +56,12 @@ async def test_what_was_consumed_is_not_sent_again() -> None:
 
 
 @pytest.mark.parametrize("finisher", ["commit", "sweep"])
-async def test_what_claims_without_an_id_consumed_is_not_sent_again(finisher: str) -> None:
+@pytest.mark.parametrize("packs", [None, True])
+async def test_what_claims_without_an_id_consumed_is_not_sent_again(finisher: str, *, packs: bool | None) -> None:
     """A claim with a made-up id keeps its record while a write that it had messages of is not done (§7)."""
-    for number in range(await requests_of_a_commit()):
-        async with World() as world:
-            ann, bob, eve = [await world.process() for _ in range(3)]
+    for number in range(await requests_of_a_commit(packs=packs)):
+        async with of_strategy("conditional_write", packs=packs) as world:
+            ann, bob, eve = [await writer(world) for _ in range(3)]
             await cut(ann, "dies after", number)
             first = await eve.queue.claim(TOPIC, "c", max_messages=100)
             await eve.queue.ack(first)

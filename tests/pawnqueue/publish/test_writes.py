@@ -40,6 +40,7 @@ from tests.pawnqueue.publish.written import (
     requests_of_a_commit,
     staged,
     visible,
+    writer,
 )
 from tests.pawnqueue.virtual import MARGIN, TOPIC, Died, Process, World, numbered, numbers
 
@@ -203,7 +204,7 @@ async def test_rows_of_a_write_that_was_done_without_any(
 
 async def test_what_a_commit_costs(ann: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """One PUT a message, and a dozen requests beside them; a note of progress for each further chunk."""
-    monkeypatch.setattr(decided_writes, "MESSAGES_PER_NOTE", 100)
+    monkeypatch.setattr(decided_writes, "PIECES_PER_NOTE", 100)
     parts = await staged(ann, 250)
     with ann.client.counting() as requests:
         await ann.queue.commit_write(TOPIC, WRITE, parts)
@@ -347,12 +348,15 @@ async def test_an_abort_beats_a_decision_that_lands_late(world: World, ann: Proc
 @pytest.mark.parametrize("effect", ["dies", "dies after"])
 @pytest.mark.parametrize("finisher", ["commit", "sweep"])
 @pytest.mark.parametrize("strategy", ["conditional_write", "csprng_verify"])
-async def test_every_crash_point_is_finished(effect: Effect, finisher: str, strategy: str) -> None:
+@pytest.mark.parametrize("packs", [None, True])
+async def test_every_crash_point_is_finished(
+    effect: Effect, finisher: str, strategy: str, *, packs: bool | None
+) -> None:
     """Cut before and after each request, then committed again, or swept: all of it once, or nothing and not staged."""
     seen: Counter[str] = Counter()
-    for number in range(await requests_of_a_commit(strategy)):
-        async with of_strategy(strategy) as world:
-            ann, bob = await world.process(), await world.process()
+    for number in range(await requests_of_a_commit(strategy, packs=packs)):
+        async with of_strategy(strategy, packs=packs) as world:
+            ann, bob = await writer(world), await writer(world)
             await cut(ann, effect, number)
             decided = record(world)
             if decided is None:
@@ -372,9 +376,12 @@ async def test_every_crash_point_is_finished(effect: Effect, finisher: str, stra
 
 
 @pytest.mark.parametrize("effect", ["lost", "answer lost"])
-async def test_an_unknown_outcome_is_looked_into(world: World, ann: Process, effect: Effect) -> None:
+@pytest.mark.parametrize("packs", [None, True])
+async def test_an_unknown_outcome_is_looked_into(effect: Effect, *, packs: bool | None) -> None:
     """Whatever request of a commit goes unanswered once, and whether or not it arrived: all of it once."""
-    for number in range(await requests_of_a_commit()):
+    world = of_strategy("conditional_write", packs=packs)
+    ann = await writer(world)
+    for number in range(await requests_of_a_commit(packs=packs)):
         write_id, before = f"w{number}", len(visible(world))
         parts = await staged(ann, write_id=write_id)
         ann.client.inject(effect, passed=number, times=1)
@@ -486,10 +493,11 @@ async def test_who_waits_finishes_what_another_one_left(world: World, ann: Proce
 
 
 @pytest.mark.parametrize(("strategy", "slowness"), [("conditional_write", 0.5), ("csprng_verify", 0.1)])
-async def test_two_committers_at_once(strategy: str, slowness: float) -> None:
+@pytest.mark.parametrize("packs", [None, True])
+async def test_two_committers_at_once(strategy: str, slowness: float, *, packs: bool | None) -> None:
     """One of them decides, and both return one outcome: each message is published once, in whichever turn."""
-    world = of_strategy(strategy)
-    ann, bob = await world.process(), await world.process()
+    world = of_strategy(strategy, packs=packs)
+    ann, bob = await writer(world), await writer(world)
     for seed in range(40):
         write_id, before = f"w{seed}", len(visible(world))
         mine = await staged(ann, write_id=write_id)

@@ -10,7 +10,7 @@ import pytest
 
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import BucketRecord
+from pawnqueue.domain.pack import lines_of
 from pawnqueue.domain.write_record import WriteRecord
 from pawnqueue.registers.write_records import HOLD_SECONDS
 from tests.pawnqueue.virtual import TOPIC, Died, World, numbered
@@ -51,16 +51,24 @@ async def cut(process: Process, effect: Effect, number: int, count: int = COUNT)
         await process.queue.commit_write(TOPIC, WRITE, parts)
 
 
+def lines(world: World) -> list[bytes]:
+    """The messages in the topic, in order: single ones, and those of packs."""
+    found = []
+    for name in sorted([*world.bucket.below("messages/"), *world.bucket.below("packs/")]):
+        unit, body = units.parse(name), world.bucket.body(units.key_of(TOPIC, name))
+        assert unit is not None
+        found += lines_of(body, unit.count, name) if layout.is_pack_name(name) else [body]
+    return found
+
+
 def visible(world: World) -> list[int]:
     """Which messages are in the topic, in order."""
-    names = world.bucket.below("messages/")
-    return [json.loads(world.bucket.body(units.key_of(TOPIC, name)))["payload"]["n"] for name in names]
+    return [json.loads(line)["payload"]["n"] for line in lines(world)]
 
 
 def ids(world: World) -> list[str]:
     """The ids of the messages in the topic, in order."""
-    names = world.bucket.below("messages/")
-    return [json.loads(world.bucket.body(units.key_of(TOPIC, name)))["id"] for name in names]
+    return [json.loads(line)["id"] for line in lines(world)]
 
 
 def expected_ids(count: int = COUNT, parts: int = 2) -> list[str]:
@@ -89,17 +97,22 @@ async def consumed(process: Process, claim_id: str | None) -> Counter[int]:
     return found
 
 
-def of_strategy(strategy: str) -> World:
-    """A world whose processes agreed on a strategy."""
-    world = World()
-    world.bucket.plant(layout.BUCKET_RECORD, BucketRecord(strategy=strategy).encode())
+def of_strategy(strategy: str, *, packs: bool | None = None) -> World:
+    """A world whose processes agreed on a strategy, with a topic that allows packs or not."""
+    world = World(strategy)
+    world.topic(packs=packs)
     return world
 
 
-async def requests_of_a_commit(strategy: str = "conditional_write") -> int:
+async def writer(world: World) -> Process:
+    """A process that stages two messages a pack where the topic allows packs: seven messages are four packs."""
+    return await world.process(packs={"messages": 2})
+
+
+async def requests_of_a_commit(strategy: str = "conditional_write", *, packs: bool | None = None) -> int:
     """How many requests it makes."""
-    async with of_strategy(strategy) as world:
-        process = await world.process()
+    async with of_strategy(strategy, packs=packs) as world:
+        process = await writer(world)
         parts = await staged(process)
         with process.client.counting() as requests:
             await process.queue.commit_write(TOPIC, WRITE, parts)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from pawnqueue.bucket.topics import KnownTopics
 from pawnqueue.catalog import letters, units
 from pawnqueue.claims import record_retention
-from pawnqueue.domain import layout
+from pawnqueue.domain import layout, pack
+from pawnqueue.domain.record import Record
 from pawnqueue.domain.write_record import WriteRecord
 from pawnqueue.errors import StoreError
 from pawnqueue.maintenance import removal
@@ -20,6 +24,7 @@ from tests.sim.mutants.entering import Patches, mutant
 
 _TESTS = "tests/pawnqueue/publish/test_writes.py"
 _TRACES = "tests/pawnqueue/publish/test_write_traces.py"
+_PACKED = "tests/pawnqueue/publish/test_packed_writes.py"
 _GONE = "tests/pawnqueue/publish/test_writes_without_rows.py"
 
 
@@ -29,7 +34,7 @@ def published_before_the_decision() -> Patches:
 
     async def decide(self: Commit, standing: Versioned[WriteRecord] | None) -> Any:
         objects = [each for part in self.staged for each in part.objects]
-        rows = staging.RowReader(self.context, self.topic, self.write_id, objects)
+        rows = staging.StagedReader(self.context, self.topic, self.write_id, objects)
         for row in await rows.take(sum(each.count for each in objects)):
             key = units.key_of(self.topic, units.name_at(0, row.id))
             assert row.envelope is not None
@@ -121,6 +126,45 @@ def claims_are_no_trace() -> Patches:
         return set()
 
     return [(DecidedWrite, "_claimed_since", claimed_since)]
+
+
+@mutant(
+    "§7 A claim of packs tells of which writes they are",
+    test=f"{_TRACES}::test_what_claims_without_an_id_consumed_is_not_sent_again",
+)
+def packs_name_no_write() -> Patches:
+    original = pack.read_entry
+
+    def read_entry(line: bytes, key: str) -> pack.PackEntry:
+        return msgspec.structs.replace(original(line, key), write_id="")
+
+    return [(pack, "read_entry", read_entry)]
+
+
+@mutant(
+    "§7 A topic whose consumers look for no packs gets none of a write",
+    test=f"{_PACKED}::test_a_topic_that_was_created_anew_without_packs_gets_none",
+)
+def written_packs_are_put_anywhere() -> Patches:
+    original = KnownTopics.exists
+
+    async def exists(self: KnownTopics, topic: str, *, with_packs: bool = False) -> bool:
+        return await original(self, topic)
+
+    return [(KnownTopics, "exists", exists)]
+
+
+@mutant(
+    "§7 Versions that know no packs leave a write with packs alone",
+    test=f"{_PACKED}::test_versions_without_packs_leave_such_a_write_alone",
+)
+def writes_of_packs_have_the_old_format() -> Patches:
+    return [(WriteRecord, "stamped", Record.stamped)]
+
+
+@mutant("§7 A note of progress ends between two packs", test=f"{_PACKED}::test_a_record_ends_between_two_packs")
+def notes_end_within_packs() -> Patches:
+    return [(WriteRecord, "_is_little_in_doubt", lambda _: True)]
 
 
 @mutant("§7 A trace counts under the row's own name only", 29, 33, 50, arena="writing")
