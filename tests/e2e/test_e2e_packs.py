@@ -39,3 +39,29 @@ async def test_a_pack_is_consumed_and_deleted(
     listed = client.list_objects_v2(Bucket=settings.s3.bucket_name, Prefix=f"{settings.s3.key_prefix}{topic}/")
     keys = [each["Key"].removeprefix(settings.s3.key_prefix) for each in listed["Contents"]]
     assert not [key for key in keys if "/packs/" in key or "/leases/" in key]
+
+
+async def test_a_staged_write_is_copied(
+    request: pytest.FixtureRequest, queue: PawnQueue, settings: Settings, topic: str
+) -> None:
+    """The commit copies what was staged as packs. Each message is delivered once, and nothing staged is left."""
+    backend: Backend = request.getfixturevalue("backend")
+    client = request.getfixturevalue(backend.server).client()
+    await patiently(lambda: queue.update_topic(topic, packs=True))
+    parts = [await queue.stage(topic, "w", part, [{"n": 6 * part + number} for number in range(6)]) for part in (0, 1)]
+    written = await patiently(lambda: queue.commit_write(topic, "w", parts, wait=60))
+    assert written.count == 12
+    assert (await patiently(lambda: queue.commit_write(topic, "w", parts, wait=60))).already
+    listed = client.list_objects_v2(Bucket=settings.s3.bucket_name, Prefix=f"{settings.s3.key_prefix}{topic}/")
+    folders = [
+        each["Key"].removeprefix(f"{settings.s3.key_prefix}{topic}/").split("/")[0] for each in listed["Contents"]
+    ]
+    assert folders.count("packs") == 2
+    assert not {"messages", "staged"} & set(folders)
+    had: list[int] = []
+    while len(had) < 12:
+        for claim in await claim_until(queue, topic, min(5, 12 - len(had))):
+            assert {message.write_id for message in claim} == {"w"}
+            had += [message.payload["n"] for message in claim]
+            await settled(queue.ack, claim)
+    assert sorted(had) == list(range(12))
