@@ -1,165 +1,54 @@
-"""From publish to ack, in packs and without: beside bare requests, the published pawn-queue library, and SQS's price.
-
-The bare requests write, lease, read, record, settle and delete packs of the same format, with no protocol: nobody
-loses a race, no answer is lost, and nothing is checked. What is left between the two is the queue's own work.
-"""
+"""From publish to ack, in packs and without: beside the store alone, bare requests, pawn-queue 0.1.3 and SQS."""
 
 from __future__ import annotations
 
 import asyncio
 import cProfile
-import json
 import multiprocessing
 import pstats
-import subprocess
-import sys
 import time
-import uuid
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, TypeAlias
 
 from benchmarks.far_away import far_away
+from benchmarks.pack_bounds import PEER, bare, published_library, store_alone
+from benchmarks.pack_crowds import MILLION, Crowd, claim_a_million, work_on
+from benchmarks.pack_runs import CLAIM, TOPIC, Run, payloads_from, settings_for
 from pawnqueue import PawnQueue, Settings
-from pawnqueue.domain import pack
-from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.connect import connect
-from pawnqueue.stores.port import Done, Expect
 from tools.kit import servers
-from tools.kit.stores import ALL, CountingStore
+from tools.kit.stores import CountingStore
 
 if TYPE_CHECKING:
     from multiprocessing.pool import Pool
 
-    from pawnqueue import Claim
     from tools.kit.servers import S3Server
 
-TOPIC = "orders"
 LATENCY = 0.02
 ROUNDS = 3
-CLAIM = 10_000
-#: How many messages, near and far away, in packs of this many; 1: single messages.
-NEAR: Mapping[int, int] = {1: 1_000, 100: 40_000, 1000: 100_000}
-FAR: Mapping[int, int] = {1: 1_000, 100: 40_000, 1000: 100_000}
-CROWD, CROWD_BATCH, CROWD_PROCESSES = 20, 10, 4
-CROWD_MESSAGES: Mapping[int, int] = {1: 2_000, 1000: 8_000}
-PEER_MESSAGES = 100
-PEER = Path(__file__).parent.parent / ".venv-peer/bin/python"
-#: Dollars a thousand requests on S3 Standard: PUT, COPY, POST and LIST; GET and HEAD. DELETE is free.
-WRITES, READS = 0.005, 0.0004
+PROCESSES = 4
+PROFILED = 50_000
+LARGE_CLAIM = 50_000
+CROWD = Crowd(consumers=20, batch=10)
+CROWD_COUNTS = {1: 2_000, 1000: 8_000}
+#: Without conditional writes: each claim is verified, however many messages it has.
+CSPRNG_CROWDS = {1: (Crowd(consumers=4, batch=50), 400), 1000: (Crowd(consumers=4, batch=5_000), 40_000)}
 #: Dollars a million messages on SQS: three calls each, alone and in tens.
 SQS = "$1.20 alone, $0.12 in tens"
 
-
-@dataclass(frozen=True)
-class Run:
-    """What one run took: from publish to ack, and how long either part of it."""
-
-    count: int
-    published: float
-    consumed: float
-    requests: Counter[str] = field(default_factory=Counter)
-    cpu: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        """Messages a second from publish to ack."""
-        return self.count / (self.published + self.consumed)
-
-    @property
-    def dollars(self) -> float:
-        """What a million messages cost on S3."""
-        kinds: Counter[str] = Counter()
-        for name, count in self.requests.items():
-            kinds[name.partition(" ")[0]] += count
-        reads = kinds["GET"] + kinds["HEAD"]
-        writes = kinds.total() - reads - kinds["DELETE"]
-        return (reads * READS + writes * WRITES) / 1000 * 1e6 / self.count
+#: Settings, how many messages, how many an object, how many a claim.
+Work: TypeAlias = Callable[[Settings, int, int, int], Run]
 
 
-def run() -> None:
-    """Measure, and print the tables."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(CROWD_PROCESSES) as pool, servers.seaweedfs() as server:
-        rows: list[tuple[str, str, Run]] = []
-        with far_away(server, LATENCY) as distant:
-            for where, at, counts in (("near", server, NEAR), (f"{LATENCY * 1000:.0f} ms", distant, FAR)):
-                for size, count in counts.items():
-                    what = "single messages" if size == 1 else f"packs of {size:,}"
-                    rows.append((where, what, _best(pool, _queue, server, at, count, size)))
-                rows.append((where, "bare, packs of 1,000", _best(pool, _bare, server, at, counts[1000], 1000)))
-                if PEER.exists():
-                    rows.append((where, "pawn-queue 0.1.3", pool.apply(_peer, (server.make_bucket(), at))))
-        crowds = {size: _crowd(pool, server, size, count) for size, count in CROWD_MESSAGES.items()}
-        profile = pool.apply(_profiled, (_settings(server, server.make_bucket()),))
-    if not PEER.exists():
-        print("   (`make peer` installs pawn-queue 0.1.3, which is measured beside ours then.)")
-    _print_rows(rows)
-    for size, rate in crowds.items():
-        what = "single messages" if size == 1 else f"packs of {size:,}"
-        print(f"   {CROWD} consumers that ask for {CROWD_BATCH} each, {what}: {rate:,.0f} messages a second")
-    print(f"\n   Where the time of packs of 1,000 goes, in one process (seconds of {profile[0]:.2f}):")
-    for line in profile[1]:
-        print(f"   {line}")
+def through_the_queue(settings: Settings, count: int, size: int, claim: int) -> Run:
+    """Pass on ``count`` messages in packs of ``size`` (1: single messages), ``claim`` of them at a time."""
+    return asyncio.run(_through_the_queue(settings, count, size, claim))
 
 
-def _print_rows(rows: Sequence[tuple[str, str, Run]]) -> None:
-    print(
-        f"\n   {'':6} {'':22} {'to ack':>14} {'publish':>12} {'claim, ack':>12} {'requests':>13} {'CPU':>12} "
-        f"{'a million':>10}"
-    )
-    for where, what, each in rows:
-        requests = f"{each.requests.total() / each.count:8.4f}/msg" if each.requests else ""
-        dollars = f"${each.dollars:,.3f}" if each.requests else ""
-        cpu = f"{each.cpu / each.count * 1e6:6.1f} µs/msg" if each.cpu else ""
-        print(
-            f"   {where:6} {what:22} {each.rate:8,.0f} msg/s {each.count / each.published:9,.0f}/s "
-            f"{each.count / each.consumed:10,.0f}/s {requests:>13} {cpu:>13} {dollars:>9}"
-        )
-    print(f"   SQS, a million messages: {SQS}\n")
-
-
-def _best(pool: Pool, work: Any, near: S3Server, at: S3Server, count: int, size: int) -> Run:  # noqa: ANN401, PLR0913, PLR0917
-    runs: list[Run] = [pool.apply(work, (_settings(at, near.make_bucket()), count, size)) for _ in range(ROUNDS)]
-    best = max(runs, key=lambda run: run.rate)
-    told = ", ".join(f"{each.rate:,.0f}" for each in runs)
-    print(f"   {work.__name__.strip('_')}, {size:,} an object: {told} msg/s from publish to ack", flush=True)
-    return best
-
-
-def _settings(server: S3Server, bucket: str) -> Settings:
-    return Settings(s3=server.address(bucket))
-
-
-def _payloads(count: int) -> list[dict[str, Any]]:
-    pad = "x" * 60
-    return [
-        {
-            "n": n,
-            "item": f"item {n % 97}",
-            "price": n / 7,
-            "at": "2026-11-20T04:22:14Z",
-            "who": str(uuid.UUID(int=n)),
-            "pad": pad,
-        }
-        for n in range(count)
-    ]
-
-
-# --- the queue ---
-
-
-def _queue(settings: Settings, count: int, size: int) -> Run:
-    return asyncio.run(_through_the_queue(settings, count, size))
-
-
-async def _through_the_queue(settings: Settings, count: int, size: int) -> Run:
-    payloads = _payloads(count)
+async def _through_the_queue(settings: Settings, count: int, size: int, most: int) -> Run:
+    payloads = payloads_from(0, count)
     settings = settings.model_copy(update={"packs": settings.packs.model_copy(update={"messages": size})})
     store = CountingStore(connect(settings.s3))
     async with PawnQueue.open(settings, store=store) as queue:
@@ -167,161 +56,115 @@ async def _through_the_queue(settings: Settings, count: int, size: int) -> Run:
         await queue.stats(TOPIC)  # the first requests open connections and ask for the time
         store.forget()
         cpu, began = time.process_time(), time.perf_counter()
-        for first in range(0, count, CLAIM):
-            await queue.publish(TOPIC, payloads[first : first + CLAIM], pack=size > 1)
+        for first in range(0, count, most):
+            await queue.publish(TOPIC, payloads[first : first + most], pack=size > 1)
         published = time.perf_counter()
         acked = 0
         while acked < count:
-            claim = await queue.claim(TOPIC, "bench", max_messages=CLAIM, ttl=120)
-            acked += await _work(queue, claim)
+            claim = await queue.claim(TOPIC, "bench", max_messages=most, ttl=120)
+            acked += await work_on(queue, claim)
         consumed = time.perf_counter()
         return Run(count, published - began, consumed - published, store.requests.copy(), time.process_time() - cpu)
 
 
-async def _work(queue: PawnQueue, claim: Claim) -> int:
-    """Look at each message of a claim, and ack all of them."""
-    seen = 0
-    for message in claim:
-        seen += "n" in message.payload
-    assert seen == len(claim)  # noqa: S101 - a benchmark of a queue that loses is none
-    return len((await queue.ack(claim)).acked)
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is measured near and far away: a row of the table."""
+
+    title: str
+    work: Work
+    count: int
+    size: int
+    claim: int = CLAIM
 
 
-def _profiled(settings: Settings) -> tuple[float, list[str]]:
+SINGLE = Subject("single messages", through_the_queue, 1_000, 1)
+PACKS = Subject("packs of 1,000", through_the_queue, 100_000, 1000)
+BARE = Subject("bare, packs of 1,000", bare, 100_000, 1000)
+SUBJECTS = (
+    Subject("store alone, by 1", store_alone, 1_000, 1),
+    SINGLE,
+    Subject("packs of 100", through_the_queue, 40_000, 100),
+    Subject("store alone, by 1,000", store_alone, 500_000, 1000),
+    BARE,
+    PACKS,
+    Subject("bare, claims of 50,000", bare, 100_000, 1000, LARGE_CLAIM),
+    Subject("packs, claims of 50,000", through_the_queue, 100_000, 1000, LARGE_CLAIM),
+)
+
+
+def run() -> None:
+    """Measure, and print the tables."""
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(PROCESSES) as pool, servers.seaweedfs() as server:
+        print(f"   messages a second from publish to ack, in {ROUNDS} rounds of each:", flush=True)
+        with far_away(server, LATENCY) as distant:
+            places = {"near": server, f"{LATENCY * 1000:.0f} ms": distant}
+            tables = {where: _measure(pool, server, at, where) for where, at in places.items()}
+        _print_table(tables)
+        for size, count in CROWD_COUNTS.items():
+            _print_crowd(CROWD, size, CROWD.measure(pool, server, count, size))
+        with servers.rclone() as without_conditions:
+            for size, (crowd, count) in CSPRNG_CROWDS.items():
+                _print_crowd(crowd, size, crowd.measure(pool, without_conditions, count, size), "csprng_verify, ")
+        with context.Pool(1) as alone:
+            print(f"\n   A claim of {MILLION:,} messages, on a store in memory:", flush=True)
+            for line in alone.apply(claim_a_million):
+                print(f"   {line}", flush=True)
+        seconds, lines = pool.apply(_profiled, (settings_for(server, server.make_bucket()),))
+    print(f"\n   Where the time of packs of 1,000 goes, in one process (seconds of {seconds:.2f}):")
+    for line in lines:
+        print(f"   {line}")
+
+
+def _measure(pool: Pool, near: S3Server, at: S3Server, where: str) -> dict[str, Run]:
+    best: dict[str, Run] = {}
+    for each in SUBJECTS:
+        work = (each.count, each.size, each.claim)
+        runs: list[Run] = [pool.apply(each.work, (settings_for(at, near.make_bucket()), *work)) for _ in range(ROUNDS)]
+        print(f"   {where:6} {each.title:23} {', '.join(f'{one.rate:,.0f}' for one in runs)}", flush=True)
+        best[each.title] = max(runs, key=lambda one: one.rate)
+    if PEER.exists():
+        best["pawn-queue 0.1.3"] = pool.apply(published_library, (near.make_bucket(), at))
+    else:
+        print("   (`make peer` installs pawn-queue 0.1.3, which is measured beside ours then.)")
+    return best
+
+
+def _print_table(tables: dict[str, dict[str, Run]]) -> None:
+    print(
+        f"\n   {'':6} {'':23} {'to ack':>14} {'publish':>12} {'claim, ack':>12} {'requests':>13} {'CPU':>12} "
+        f"{'a million':>10}"
+    )
+    for where, runs in tables.items():
+        for what, each in runs.items():
+            requests = f"{each.requests.total() / each.count:8.4f}/msg" if each.requests else ""
+            dollars = f"${each.dollars:,.3f}" if each.requests else ""
+            cpu = f"{each.cpu / each.count * 1e6:6.1f} µs/msg" if each.cpu else ""
+            print(
+                f"   {where:6} {what:23} {each.rate:8,.0f} msg/s {each.count / each.published:9,.0f}/s "
+                f"{each.count / each.consumed:10,.0f}/s {requests:>13} {cpu:>13} {dollars:>9}"
+            )
+    print(f"   SQS, a million messages: {SQS}")
+    for where, runs in tables.items():
+        packs, single, least = (runs[each.title].rate for each in (PACKS, SINGLE, BARE))
+        times = f"{packs / single:,.0f} times {SINGLE.title}, {packs / least:.0%} of bare ones"
+        print(f"   {where}: {PACKS.title} are {times}")
+    print(flush=True)
+
+
+def _print_crowd(crowd: Crowd, size: int, rate: float, where: str = "") -> None:
+    who = f"{where}{crowd.consumers} consumers that ask for {crowd.batch:,} each"
+    what = SINGLE.title if size == 1 else PACKS.title
+    print(f"   {who}, {what}: {rate:,.0f} messages a second", flush=True)
+
+
+def _profiled(settings: Settings) -> tuple[float, Sequence[str]]:
     profile = cProfile.Profile()
     profile.enable()
-    _queue(settings, 50_000, 1000)
+    through_the_queue(settings, PROFILED, PACKS.size, CLAIM)
     profile.disable()
     stats = pstats.Stats(profile).sort_stats("tottime")
     top = sorted(stats.stats.items(), key=lambda item: -item[1][2])[:12]  # type: ignore[attr-defined]
     lines = [f"{spent:6.2f}  {Path(file).name}:{line} {name}" for (file, line, name), (_, _, spent, _, _) in top]
     return stats.total_tt, lines  # type: ignore[attr-defined]
-
-
-# --- bare requests ---
-
-
-def _bare(settings: Settings, count: int, size: int) -> Run:
-    return asyncio.run(_bare_requests(settings, count, size))
-
-
-async def _bare_requests(settings: Settings, count: int, size: int) -> Run:
-    payloads, at_once = _payloads(count), settings.concurrency.max_in_flight
-    store = CountingStore(connect(settings.s3))
-    await store.get(TOPIC, ALL)  # the first request opens a connection
-    store.forget()
-    cpu, began = time.process_time(), time.perf_counter()
-    batches = [payloads[first : first + CLAIM] for first in range(0, count, CLAIM)]
-    keys = [[f"{TOPIC}/packs/{uuid.uuid4()}" for _ in range(0, len(batch), size)] for batch in batches]
-    for batch, names in zip(batches, keys, strict=True):
-        parts = [batch[first : first + size] for first in range(0, len(batch), size)]
-        await for_each(partial(_put_pack, store), list(zip(names, parts, strict=True)), at_once=at_once)
-    published = time.perf_counter()
-    seen = 0
-    for names in keys:
-        async for _ in store.pages(f"{TOPIC}/packs/"):
-            break
-        leases = [f"{name}.lease" for name in names]
-        await for_each(lambda key: store.put(key, b"l" * 700, expect=Expect.NOTHING), leases, at_once=at_once)
-        bodies = await for_each(partial(store.get, most=ALL), names, at_once=at_once)
-        for body in bodies:
-            assert body is not None  # noqa: S101 - nobody else deletes it
-            seen += sum("n" in msgspec.json.decode(line)["payload"] for line in pack.lines_of(body.body, size, ""))
-        record = f"{TOPIC}/claims/{uuid.uuid4()}"
-        created = await store.put(record, b"r" * 300 * len(names), expect=Expect.NOTHING)
-        assert isinstance(created, Done)  # noqa: S101
-        await store.put(record, b"s" * 300 * len(names), expect=created.version)
-        await store.delete(names)
-        await store.delete([*leases, record])
-    assert seen == count  # noqa: S101
-    consumed = time.perf_counter()
-    requests, used = store.requests.copy(), time.process_time() - cpu
-    await store.aclose()
-    return Run(count, published - began, consumed - published, requests, used)
-
-
-async def _put_pack(store: CountingStore, named: tuple[str, list[dict[str, Any]]]) -> None:
-    key, payloads = named
-    lines = [msgspec.json.encode({"id": str(uuid.uuid4()), "topic": TOPIC, "payload": each}) for each in payloads]
-    await store.put(key, pack.pack_body(lines))
-
-
-# --- many consumers ---
-
-
-def _crowd(pool: Pool, server: S3Server, size: int, count: int) -> float:
-    settings = _settings(server, server.make_bucket())
-    pool.apply(_publish, (settings, count, size))
-    begin = time.time() + 3.0  # all of them have opened by then
-    each = CROWD // CROWD_PROCESSES
-    done = pool.starmap(_consume, [(settings, begin, each)] * CROWD_PROCESSES, chunksize=1)
-    assert sum(acked for acked, _ in done) == count  # noqa: S101
-    return count / (max(ended for _, ended in done) - begin)
-
-
-def _publish(settings: Settings, count: int, size: int) -> None:
-    async def publish() -> None:
-        async with PawnQueue.open(settings) as queue:
-            await queue.create_topic(TOPIC, packs=size > 1)
-            await queue.publish(TOPIC, _payloads(count), pack=size > 1)
-
-    asyncio.run(publish())
-
-
-def _consume(settings: Settings, begin: float, consumers: int) -> tuple[int, float]:
-    async def consume() -> tuple[int, float]:
-        async with PawnQueue.open(settings) as queue:
-            await queue.stats(TOPIC)
-            await asyncio.sleep(max(0.0, begin - time.time()))
-            done = await asyncio.gather(*(_drain(queue) for _ in range(consumers)))
-            return sum(acked for acked, _ in done), max(ended for _, ended in done)
-
-    return asyncio.run(consume())
-
-
-async def _drain(queue: PawnQueue) -> tuple[int, float]:
-    acked, ended = 0, 0.0
-    while True:
-        claim = await queue.claim(TOPIC, "bench", max_messages=CROWD_BATCH, ttl=60)
-        if claim:
-            acked += await _work(queue, claim)
-            ended = time.time()
-        elif (await queue.stats(TOPIC)).pending == 0:
-            return acked, ended
-
-
-# --- the published library ---
-
-_PEER_SCRIPT = """
-import asyncio, json, sys, time
-from pawn_queue import PawnQueue
-
-async def main():
-    queue = await PawnQueue.from_config(json.loads(sys.argv[1]))
-    await queue.setup()
-    await queue.create_topic("orders")
-    producer, consumer = await queue.register_producer("p"), await queue.register_consumer("c", topics=["orders"])
-    count, began = int(sys.argv[2]), time.perf_counter()
-    for number in range(count):
-        await producer.publish("orders", {"n": number})
-    published, acked = time.perf_counter(), 0
-    while acked < count:
-        for message in await consumer.poll():
-            await message.ack()
-            acked += 1
-    print(json.dumps([published - began, time.perf_counter() - published]))
-
-asyncio.run(main())
-"""
-
-
-def _peer(bucket: str, at: S3Server) -> Run:
-    config = {"s3": at.address(bucket), "polling": {"max_messages_per_poll": 10}}
-    config["concurrency"] = {"strategy": "conditional_write"}
-    command = [str(PEER), "-c", _PEER_SCRIPT, json.dumps(config), str(PEER_MESSAGES)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    if ended.returncode:
-        print(ended.stderr[-500:], file=sys.stderr)
-        return Run(PEER_MESSAGES, float("inf"), float("inf"))
-    published, consumed = json.loads(ended.stdout)
-    return Run(PEER_MESSAGES, published, consumed)
