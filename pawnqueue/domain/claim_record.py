@@ -367,6 +367,13 @@ class ClaimRecord(Record):
             return member.decided
         return [_part_of(decision, member.given)]
 
+    def decisions_of(self, unit_id: str) -> list[tuple[Decision, int]]:
+        """Return what was decided of the messages of a member, each time with how many messages it concerns."""
+        member, decision = self.members.get(unit_id), self.settled.get(unit_id)
+        if member is not None and member.is_pack:
+            return [(part, part.of.bit_count()) for part in self.parts_of(unit_id)]
+        return [] if decision is None else [(decision, 1)]
+
     def undecided(self, unit_id: str) -> int:
         """Return the numbers of the messages of a pack of which nothing is decided."""
         return 0 if unit_id in self.settled else self.members[unit_id].given & ~self.members[unit_id].decided_numbers

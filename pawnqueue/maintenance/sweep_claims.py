@@ -217,12 +217,21 @@ class ClaimSweep:
             carried_out = self._carry_out_or_report(record, todo, versions, failed)
             _, final = await effects.finish(self._scope.context, self._scope.topic, confirmed, carried_out)
             closed = not failed and final is not None
-        self._report.finished_effects += sum(
-            decision.by != "other" and uuid not in failed for uuid, decision in settled.items()
-        )
-        given_back = [uuid for uuid in versions if uuid not in settled or settled[uuid].by == "other"]
-        self._report.given_back += len(set(given_back).difference(failed))
+        self._count_finished(found.value, versions, failed)
         self._report.closed_claims += closed
+
+    def _count_finished(self, record: ClaimRecord, versions: Collection[str], failed: Collection[str]) -> None:
+        """Count the messages of a claim that is over: those that it had decided, and those that it held undecided."""
+        left = record.messages_left
+        for uuid in {*record.members, *record.settled}.difference(failed):
+            by_others = 0
+            for decision, count in record.decisions_of(uuid):
+                if decision.by == "other":
+                    by_others += count
+                else:
+                    self._report.finished_effects += count
+            if uuid in versions:
+                self._report.given_back += left.get(uuid, 0) + by_others
 
     async def _finish_decided(self, found: Versioned[ClaimRecord]) -> None:
         """Carry out the remaining decisions of a claim that is still live.
@@ -245,7 +254,9 @@ class ClaimSweep:
             return
         if not self._report.dry_run:
             await self._carry_out_or_report(record, todo, versions, failed)
-        self._report.finished_effects += len(set(todo).difference(failed))
+        self._report.finished_effects += sum(
+            count for uuid in set(todo).difference(failed) for _, count in record.decisions_of(uuid)
+        )
 
     def _may_be_here(self, stem: str, uuid: str) -> bool:
         """Say whether something of an acked or buried message may be left to carry out.

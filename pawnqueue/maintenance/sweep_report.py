@@ -53,7 +53,7 @@ class OpenClaim:
             record.consumer,
             datetime.fromtimestamp(record.created_at, UTC),
             datetime.fromtimestamp(record.until, UTC),
-            len(record.unsettled),
+            sum(record.messages_left.values()),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
@@ -14,6 +14,7 @@ from tests.pawnqueue.virtual import TOPIC, World
 from tests.pawnqueue.virtual import numbers as shown
 
 if TYPE_CHECKING:
+    from pawnqueue import OpenClaim
     from tests.pawnqueue.virtual import Process
 
 STRANGER = f"{TOPIC}/packs/notes.txt"
@@ -51,6 +52,28 @@ async def test_a_sweep_leaves_what_is_in_use(world: World, ann: Process) -> None
     assert (report.removed_leases, report.failures) == (0, [])
     after = world.bucket.snapshot()
     assert {key: after[key] for key in before} == before
+
+
+async def test_a_sweep_counts_messages(world: World, ann: Process, bob: Process) -> None:
+    """The question about a claim's owner and the report tell how many messages, whatever packs these are in."""
+    for first in (0, 10, 20):
+        world.plant_pack(10, first)
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=30, ttl=600)
+    await ann.queue.ack(claim, claim.ids[:13])
+    await ann.queue.nack(claim, [claim.ids[13]], reason="bad")
+    asked: list[int] = []
+
+    def ask(open_claim: OpenClaim) -> Literal["ended"]:
+        asked.append(open_claim.messages)
+        return "ended"
+
+    await bob.queue.sweep(TOPIC, ask=ask)
+    assert asked == [16]
+    await world.later(700)
+    for dry_run in (True, False):
+        report = await bob.queue.sweep(TOPIC, dry_run=dry_run)
+        assert (report.finished_effects, report.given_back, report.failures) == (14, 16, [])
+    assert (await bob.queue.stats(TOPIC)).pending == 16
 
 
 async def test_leases_of_packs_that_are_gone_are_removed(world: World, ann: Process) -> None:
