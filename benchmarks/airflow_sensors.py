@@ -92,7 +92,7 @@ def run() -> None:
 def _measure(here: Installed, seen: Seen, lag: Path) -> tuple[list[float], float, int]:
     airflow = here.airflow
     for topic in TOPICS:
-        here.queue.create_topic(topic)
+        here.queue.create_topic(topic, packs=False)
     airflow.trigger("watch", {"path": str(lag)})
     airflow.wait_for(lag.exists, "the triggerer has the trigger that watches its loop")
     _remember(here, seen, "no sensor")

@@ -144,7 +144,8 @@ def _publish(settings: Settings, count: int) -> None:
     async def publish() -> None:
         async with PawnQueue.open(settings) as queue:
             pad = "x" * (ENVELOPE - len(json.dumps({"n": 0})) - 200)
-            await queue.publish(TOPIC, [{"n": number, "pad": pad} for number in range(count)], create=True)
+            await queue.create_topic(TOPIC, packs=False)
+            await queue.publish(TOPIC, [{"n": number, "pad": pad} for number in range(count)])
 
     asyncio.run(publish())
 

@@ -28,8 +28,9 @@ def run() -> None:
 async def _measure(settings: Settings) -> list[tuple[int, float, float, float]]:
     rows = []
     async with PawnQueue.open(settings) as queue:
+        await queue.create_topic(TOPIC, packs=False)
         for size in SIZES:
-            await queue.publish(TOPIC, [{"n": number} for number in range(size)], create=True)
+            await queue.publish(TOPIC, [{"n": number} for number in range(size)])
             times = [time.perf_counter()]
             claim = await queue.claim(TOPIC, "bench", max_messages=size, ttl=120)
             times.append(time.perf_counter())

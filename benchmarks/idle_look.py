@@ -61,7 +61,7 @@ def run() -> None:
 async def _measure(settings: Settings) -> list[Row]:
     store = connect(settings.s3)
     async with PawnQueue.open(settings, store=store) as queue:
-        await queue.create_topic(TOPIC)
+        await queue.create_topic(TOPIC, packs=False)
     rows = [await _look(settings, "nothing in flight, no closed records")]
     flying = await _fly(store, FEW)
     rows.append(await _look(settings, f"{FEW:,} in flight"))

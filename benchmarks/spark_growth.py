@@ -124,7 +124,7 @@ def _measured(server: S3Server, spark: SparkSession, messages: int, most: int) -
     place = server.address(server.make_bucket())
     store = CountingStore(connect(Settings(s3=place).s3))
     with SyncPawnQueue.open(s3=place, store=store) as queue:
-        queue.create_topic(TOPIC)
+        queue.create_topic(TOPIC, packs=False)
         requests, started = store.total, time.perf_counter()
         for first in range(0, messages, A_PUBLISH):
             queue.publish(TOPIC, [payload(number) for number in range(first, min(messages, first + A_PUBLISH))])

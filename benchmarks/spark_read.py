@@ -168,7 +168,7 @@ def _fill(place: Mapping[str, Any], messages: int, folder: Path) -> tuple[dict[s
     """Publish, claim, and write the same lines into files; return the claim, its keys, and what a message has."""
     started = time.perf_counter()
     with SyncPawnQueue.open(s3=place) as queue:
-        queue.create_topic(TOPIC)
+        queue.create_topic(TOPIC, packs=False)
         for first in range(0, messages, A_PUBLISH):
             queue.publish(TOPIC, [payload(number) for number in range(first, min(messages, first + A_PUBLISH))])
         published = time.perf_counter()

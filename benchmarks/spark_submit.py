@@ -93,7 +93,7 @@ def run(arguments: Sequence[str] = ()) -> None:
     asked = parser.parse_args(arguments)
     with installed(**{DAG: SOURCE}) as here:
         here.airflow.api.create_connection("spark_default", "spark", host="local[1]")
-        here.queue.create_topic(TOPIC)
+        here.queue.create_topic(TOPIC, packs=False)
         found = [_measured(here, number) for number in range(asked.runs)]
     _print(found)
 

@@ -172,9 +172,9 @@ class PawnQueue(ForAsyncWith):
 
         :param max_deliveries: a message is buried when it was delivered this often and not settled (default 10); None:
             never.
-        :param packs: whether many messages that are published at once become packs (default None: no). True makes
-            publishing and consuming many messages much cheaper. The pawn-queue library and versions of this one that
-            know no packs do not see them.
+        :param packs: whether many messages that are published at once become packs (default True), which makes
+            publishing and consuming many much cheaper. Pass False if consumers of the topic use the pawn-queue library,
+            or a version of this one that knows no packs: they do not see packs. None means the same here.
         :raises InvalidTopicError: it is not a valid topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
         """
@@ -188,8 +188,8 @@ class PawnQueue(ForAsyncWith):
         one within a minute.
 
         :param max_deliveries: as :meth:`create_topic` takes it. What is not named stays as it is.
-        :param packs: as :meth:`create_topic` takes it. False: no new ones; consumers still find
-            the old ones. It can never be None again. All processes follow within a minute.
+        :param packs: whether packs are made from now on. All processes follow within a minute. Consumers still find
+            older packs after False. A topic that never had any says None, and one that had can never be None again.
         """
         self._life.check_open()
         return Topic.of(await self._known_topics.update(topic, settings))
@@ -806,7 +806,7 @@ class PawnQueue(ForAsyncWith):
         return await stats(self._context, topic, packs=packs)
 
     async def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:
-        """Count the messages that are claimable, cheaply: one LIST if there are none.
+        """Count the messages that are claimable, cheaply: one LIST if there are none, or two if it may have packs.
 
         :param at_least: stop counting at this many messages.
         :param claims: list the topic's claims too, one LIST for each thousand, if messages are claimable.

@@ -75,11 +75,9 @@ _PURGE_MESSAGES = Arg(("--messages",), help="Remove the messages; the default wi
 _BURIED_AFTER = "Bury a message after this many deliveries without a settlement; `never` for no limit"
 _MAX_DELIVERIES = Arg(("--max-deliveries",), metavar="N", help=_BURIED_AFTER)
 _NEW_MAX_DELIVERIES = Arg(("--max-deliveries",), metavar="N", help=f"{_BURIED_AFTER} (default: 10)")
-_PACKS = Arg(
-    ("--packs",),
-    help="Whether many messages that are published at once become packs, which pawn-queue's consumers do not see",
-    choices=("yes", "no"),
-)
+_ALLOW_PACKS = "Whether many messages that are published at once become packs, which pawn-queue's consumers do not see"
+_PACKS = Arg(("--packs",), help=_ALLOW_PACKS, choices=("yes", "no"))
+_NEW_PACKS = Arg(("--packs",), help=f"{_ALLOW_PACKS} (default: yes)", choices=("yes", "no"))
 _PACK = Arg(
     ("--pack",),
     help="Whether to publish packs; auto (the default): many messages, if the topic allows packs",
@@ -152,7 +150,7 @@ _COMMANDS: Final = (
         "Remove the messages of a topic, or its dead letters, but not the topic",
         *(_TOPIC, _PURGE_DEAD, _PURGE_MESSAGES, _DRY_RUN, ARG_YES),
     ),
-    _command("changing", "create_topic", "Create a topic", _TOPIC, _NEW_MAX_DELIVERIES, _PACKS, _IF_EXISTS),
+    _command("changing", "create_topic", "Create a topic", _TOPIC, _NEW_MAX_DELIVERIES, _NEW_PACKS, _IF_EXISTS),
     _command(
         "changing",
         "update_topic",

@@ -31,8 +31,8 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
     :param topic: the topic's name.
     :param max_deliveries: bury a message after this many deliveries without a settlement, or ``"never"``; without it,
         after ten.
-    :param packs: whether many messages that are published at once become packs; without it, no. pawn-queue's consumers
-        do not see packs.
+    :param packs: whether many messages that are published at once become packs; without it, yes. Pass False if
+        consumers of the topic use the pawn-queue library: they do not see packs.
     :param if_exists: what to do with a topic that exists with other settings: ``keep`` them, or ``update`` them.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
@@ -68,8 +68,8 @@ class PawnQueueUpdateTopicOperator(PawnQueueOperator):
 
     :param topic: the topic's name.
     :param max_deliveries: bury a message after this many deliveries without a settlement, or ``"never"``.
-    :param packs: whether many messages that are published at once become packs. False: no new ones. pawn-queue's
-        consumers do not see packs.
+    :param packs: whether many messages that are published at once become packs. False: no new ones. Consumers that use
+        the pawn-queue library do not see packs.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 

@@ -41,8 +41,7 @@ class TopicOptions(TypedDict, total=False):
     max_deliveries: int | None
     """After this many deliveries without a settlement a message is buried (10 by default); None: never."""
     packs: bool | None
-    """Whether many messages that are published at once become packs; None, the default: no, and there never were any.
-    """
+    """Whether many messages that are published at once become packs (default True)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,9 @@ class Topics:
     async def create(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
         """Create the topic, or return it if it exists with the same settings; other settings are an error."""
         layout.checked_topic(topic)
-        wanted = _merge_settings(topic, TopicSettings(), settings)
+        if settings.get("packs", True) is None:  # the settings of a topic that never had any, for another one
+            settings = {**settings, "packs": False}
+        wanted = _merge_settings(topic, TopicSettings(), {"packs": True, **settings})
         found = await self.find(topic)
         if found is None:
             record = TopicRecord(topic=topic, created_at=await self._time.now_iso(), settings=wanted)
@@ -98,7 +99,8 @@ class Topics:
             if found is None:
                 raise _unknown_outcome_error(topic, "create_topic", fault)
         existing = found.value
-        differing = [name for name in settings if getattr(existing.settings, name) != getattr(wanted, name)]
+        updated = _merge_settings(topic, existing.settings, settings)
+        differing = [name for name in settings if getattr(existing.settings, name) != getattr(updated, name)]
         if differing:
             names = ", ".join(f"{name}={getattr(existing.settings, name)!r}" for name in differing)
             raise TopicExistsError(
@@ -268,6 +270,8 @@ def _merge_settings(topic: str, before: TopicSettings, changes: Mapping[str, Any
         known = ", ".join(TopicSettings.model_fields)
         raise ConfigError(f"Topics have no setting {unknown[0]!r}, only {known}.", topic=topic)
     _check_packs(topic, before, changes)
+    if before.packs is None and changes.get("packs") is False:
+        changes = {**changes, "packs": None}  # it never had any, and its consumers need no second LIST
     try:
         return TopicSettings.model_validate({**before.model_dump(), **changes})
     except ValidationError as problem:

@@ -37,8 +37,8 @@ class TopicSettings(Part):
     )
     packs: bool | None = Field(
         default=None,
-        description="Whether many messages that are published at once become packs. None: no, and the topic never had "
-        "any; False: not any more. pawn-queue's consumers do not see packs.",
+        description="Whether many messages that are published at once become packs. False: not any more. None: no, and "
+        "the topic never had any: it was created with ``packs=False``, by pawn-queue, or by a version that knows none.",
     )
 
 

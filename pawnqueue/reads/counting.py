@@ -84,7 +84,7 @@ async def stats(context: Context, topic: str, *, packs: bool) -> Stats:
 async def backlog(
     context: Context, topic: str, at_least: float = math.inf, *, packs: bool, claims: bool = False
 ) -> Backlog:
-    """Count the claimable messages: one LIST if the topic is empty, else one for each page of messages and of leases.
+    """Count the claimable messages: one LIST of an empty topic, else one for each page of messages and of leases.
 
     Messages with a lease are judged as in :func:`stats`, unless there are enough without them.
 

@@ -169,9 +169,9 @@ def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
     queue.create_topic("orders")
     for given, most in (("3", 3), ("never", None)):
         [row] = run("update-topic", "orders", "--max-deliveries", given, "--output", "json").rows
-        assert row == {"topic": "orders", "max_deliveries": most, "packs": None}
+        assert row == {"topic": "orders", "max_deliveries": most, "packs": True}
         assert queue.topic("orders").settings.max_deliveries == most
-    for given, packs in (("yes", True), ("no", False)):
+    for given, packs in (("no", False), ("yes", True)):
         [row] = run("update-topic", "orders", "--packs", given, "--output", "json").rows
         assert row == {"topic": "orders", "max_deliveries": None, "packs": packs}
         assert queue.topic("orders").settings.packs is packs
@@ -197,15 +197,17 @@ def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
         ((), None, ""),
     ):
         done = run("create-topic", "orders", *words, "--output", "json")
-        assert (done.code, done.rows) == (0, [{"topic": "orders", "max_deliveries": most, "packs": None}])
+        assert (done.code, done.rows) == (0, [{"topic": "orders", "max_deliveries": most, "packs": True}])
         assert note in done.err
         assert bool(note) == bool(done.err)
         assert queue.topic("orders").settings.max_deliveries == most
     assert run("create-topic", "bills", "--max-deliveries", "never", "--output", "json").rows == [
-        {"topic": "bills", "max_deliveries": None, "packs": None}
+        {"topic": "bills", "max_deliveries": None, "packs": True}
     ]
-    [row] = run("create-topic", "many", "--packs", "yes", "--output", "json").rows
-    assert (row["packs"], queue.topic("many").settings.packs) == (True, True)
+    for given, packs in (("yes", True), ("no", None)):
+        [row] = run("create-topic", f"packs-{given}", "--packs", given, "--output", "json").rows
+        assert (row["packs"], queue.topic(f"packs-{given}").settings.packs) == (packs, packs)
+    assert run("create-topic", "packs-no", "--output", "json").rows[0]["packs"] is None
     for words, sentence in (
         (("a/b",), "'a/b' (3 characters) is not a valid topic name"),
         (("new", "--max-deliveries", "few"), "--max-deliveries 'few'"),
@@ -213,7 +215,7 @@ def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
     ):
         done = run("create-topic", *words)
         assert (done.code, sentence in done.err) == (1, True)
-    assert queue.list_topics() == ["bills", "many", "orders"]
+    assert queue.list_topics() == ["bills", "orders", "packs-no", "packs-yes"]
 
 
 @pytest.mark.parametrize(("answer", "is_left"), [("y\n", False), ("n\n", True), ("", True)])

@@ -7,12 +7,13 @@ documentation says of it stays true.
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pawnqueue.domain import layout
-from tests.e2e.backends import CONDITIONAL, CSPRNG, claim_until, settled
+from tests.e2e.backends import CONDITIONAL, CSPRNG, claim_until, patiently, settled
 
 if TYPE_CHECKING:
     from pawnqueue import PawnQueue
@@ -125,6 +126,17 @@ async def test_with_csprng_verify_it_overwrites_a_lease_that_came_between(
 
     assert ids_of(await peer.go_on()) == [one]
     assert (await settled(ours.ack, claim)).acked == [one]
+
+
+@on_seaweedfs
+async def test_it_sees_no_packs(ours: PawnQueue, peer: Peer) -> None:
+    """In a topic that we created without ``packs=False``, many messages at once are for our consumers alone."""
+    topic = f"orders-{uuid.uuid4().hex[:12]}"
+    await patiently(lambda: ours.create_topic(topic))
+    ids = await ours.publish(topic, [{"n": n} for n in range(100)])
+    assert await peer.poll(topic, most=200) == []
+    claims = await claim_until(ours, topic, len(ids))
+    assert [message.id for claim in claims for message in claim] == ids
 
 
 @on_seaweedfs

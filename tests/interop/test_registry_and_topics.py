@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,25 @@ async def test_a_topic_that_we_created_is_one_of_its(ours: PawnQueue, peer: Peer
     found = await ours.topic(name)
     assert found.settings.max_deliveries == 3
     assert found.swept_at is not None
+
+
+@pytest.mark.parametrize("created_by", ["us", "it"])
+async def test_its_consumers_miss_nothing_of_a_topic_without_packs(
+    ours: PawnQueue, peer: Peer, bucket: Bucket, created_by: str
+) -> None:
+    """Many messages at once, and many calls at once, are single messages in its topics, and where we say so."""
+    name = a_name("orders")
+    if created_by == "it":
+        await peer.create_topic(name)
+    await ours.create_topic(name, packs=False)
+    ids = await ours.publish(name, [{"n": n} for n in range(150)], create=True)
+    for each in await asyncio.gather(*(ours.publish(name, [{"n": n}]) for n in range(150, 170))):
+        ids += each
+
+    assert {message["id"] for message in await peer.poll(name, most=200)} == set(ids)
+    await peer.ack(ids)
+    assert bucket.keys(f"{name}/") == [".topic"]
+    assert (await ours.topic(name)).settings.packs is None
 
 
 async def test_its_topic_with_a_slash_is_reached_by_our_key_prefix(ours: PawnQueue, peer: Peer, bucket: Bucket) -> None:

@@ -85,17 +85,28 @@ def test_who_publishes(queue: SyncPawnQueue) -> None:
 )
 def test_what_becomes_a_pack(queue: SyncPawnQueue, pack: Any, count: int, objects: int) -> None:
     """As the queue decides, or always, or never."""
-    PawnQueueCreateTopicOperator(task_id="t", topic="many", packs="True").execute(NOBODY)
-    assert len(publish([ONE] * count, topic="many", pack=pack)) == count
+    assert len(publish([ONE] * count, topic="many", pack=pack, create=True)) == count
     assert len(queue.run(lambda opened: units.listed(opened._context.store, "many", packs=True)).units) == objects
+
+
+def test_a_topic_without_packs(queue: SyncPawnQueue) -> None:
+    """A topic has packs as it was created: neither creating it again nor publishing into it changes that."""
+    for given, packs in ((None, True), ("False", None)):
+        PawnQueueCreateTopicOperator(task_id="t", topic=f"packs-{given}", packs=given).execute(NOBODY)
+        assert queue.topic(f"packs-{given}").settings.packs is packs
+    PawnQueueCreateTopicOperator(task_id="t", topic="packs-False", if_exists="update").execute(NOBODY)
+    publish([ONE] * 100, topic="packs-False", create=True)
+    assert queue.topic("packs-False").settings.packs is None
+    assert len(queue.run(lambda opened: units.listed(opened._context.store, "packs-False", packs=True)).units) == 100
 
 
 def test_packs_are_checked_when_the_file_is_parsed(queue: SyncPawnQueue) -> None:
     """A wrong value is an error of the DAG file; a topic that does not allow packs fails the task without retries."""
     with pytest.raises(ValueError, match="pack='always': pass 'auto', True or False"):
         PawnQueuePublishOperator(task_id="shop", topic=TOPIC, payloads=ONE, pack="always")
+    queue.create_topic("single", packs=False)
     with pytest.raises(AirflowFailException, match="does not allow packs"):
-        publish(ONE, pack=True)
+        publish(ONE, topic="single", pack=True)
 
 
 def test_an_unknown_topic(queue: SyncPawnQueue) -> None:
@@ -154,9 +165,9 @@ def test_update_topic(queue: SyncPawnQueue) -> None:
     """The settings change for all users of the topic; a topic that does not exist fails the task without retries."""
     for given, most in (("4", 4), ("never", None)):
         update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, max_deliveries=given)
-        assert update.execute(NOBODY) == {"max_deliveries": most, "packs": None}
+        assert update.execute(NOBODY) == {"max_deliveries": most, "packs": True}
         assert queue.topic(TOPIC).settings.max_deliveries == most
-    for packs, allowed in ((True, True), ("False", False)):
+    for packs, allowed in (("False", False), (True, True)):
         update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, packs=packs)
         assert update.execute(NOBODY) == {"max_deliveries": None, "packs": allowed}
         assert queue.topic(TOPIC).settings.packs is allowed

@@ -19,7 +19,7 @@ async def test_every_request_is_counted(client: str) -> None:
         settings = Settings(s3=server.s3.address(BUCKET, client=client))
         store = CountingStore(connect(settings.s3))
         async with PawnQueue.open(settings, store=store) as queue:
-            await queue.create_topic("orders")
+            await queue.create_topic("orders", packs=False)
             await queue.publish("orders", [{"order": number} for number in range(1_100)])
             claim = await queue.claim("orders", "shop", max_messages=1_050)
             await queue.renew(claim)

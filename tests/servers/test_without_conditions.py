@@ -29,7 +29,8 @@ async def test_eight_consumers_share_two_hundred_messages(
     settings = settings_for(rclone)
     async with PawnQueue.open(settings) as queue:
         assert queue.strategy == "csprng_verify"
-        ids = await queue.publish(TOPIC, [{"n": number} for number in range(200)], create=True)
+        await queue.create_topic(TOPIC, packs=False)
+        ids = await queue.publish(TOPIC, [{"n": number} for number in range(200)])
     delivered: Counter[str] = Counter()
 
     async def consume(name: str) -> None:

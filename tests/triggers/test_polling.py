@@ -83,6 +83,24 @@ def test_many_cost_what_one_costs(in_flight: int, closed: int, capsys: pytest.Ca
     assert totals[50] <= 70
 
 
+def test_packs_cost_one_list_a_poll() -> None:
+    """Where packs may be stored, each poll lists their folder as well, and nothing else costs more."""
+    found: dict[bool | None, Counter[str]] = {}
+
+    for packs in (None, True):
+
+        @virtual
+        async def played(world: LoopWorld, packs: bool | None = packs) -> None:  # noqa: FBT001 - a setting
+            world.topic(packs=packs)
+            found[packs] = await requests_of_a_minute(20, world)
+
+        played()
+    more = found[True] - found[None]
+    assert list(more) == ["LIST"]
+    assert 12 <= more["LIST"] <= 17  # every five seconds, and more often at first
+    assert not found[None] - found[True]
+
+
 @virtual
 async def test_first_come_first_served(world: LoopWorld) -> None:
     """Messages go to the sensor that waits for longest, and each gets its own."""

@@ -165,20 +165,46 @@ async def test_no_topic_has_such_a_name(queue: PawnQueue, name: str | None) -> N
 # --- update ---
 
 
-async def test_packs_are_allowed_by_whoever_creates_the_topic(queue: PawnQueue, store: ScriptedStore) -> None:
-    """A topic allows no packs unless it says so, and the marker of a topic that never did is as it always was."""
-    assert (await queue.create_topic("orders")).settings.packs is None
-    assert (await store.json(MARKER))["settings"] == {"max_deliveries": 10}
-    assert (await queue.create_topic("many", packs=True)).settings.packs is True
-    assert (await store.json("many/.topic"))["settings"] == {"max_deliveries": 10, "packs": True}
-    with pytest.raises(TopicExistsError, match="packs=True: use update_topic"):
-        await queue.create_topic("many", packs=False)
+async def test_a_new_topic_allows_packs(queue: PawnQueue, store: ScriptedStore) -> None:
+    """A topic that is created here allows packs, and one that is created without them is stored as it always was."""
+    assert (await queue.create_topic("orders")).settings.packs is True
+    assert (await store.json(MARKER))["settings"] == {"max_deliveries": 10, "packs": True}
+    await queue.publish("bills", [{}], create=True)
+    assert (await queue.topic("bills")).settings.packs is True
+    for packs in (False, None):
+        assert (await queue.create_topic(f"single-{packs}", packs=packs)).settings.packs is None
+        assert (await store.json(f"single-{packs}/.topic"))["settings"] == {"max_deliveries": 10}
+
+
+async def test_creating_a_topic_again_does_not_change_its_packs(queue: PawnQueue, store: ScriptedStore) -> None:
+    """A topic keeps what it says of packs, also one of the pawn-queue library or of an earlier version."""
+    for name in ("theirs", "older", "ours"):
+        settings = {"settings": {"max_deliveries": 10}} if name == "older" else {}
+        if name == "ours":
+            await queue.create_topic(name, packs=False)
+        else:
+            await store.put(f"{name}/.topic", json.dumps({"topic": name, "created_at": "", **settings}).encode())
+        for same in (await queue.create_topic(name), await queue.create_topic(name, packs=False)):
+            assert same.settings.packs is None
+        with pytest.raises(TopicExistsError, match="packs=None: use update_topic"):
+            await queue.create_topic(name, packs=True)
+        await queue.publish(name, [{}], create=True)
+        assert (await queue.topic(name)).settings.packs is None
+
+    await queue.create_topic("orders")
+    for packs in (False, None):
+        with pytest.raises(TopicExistsError, match="packs=True: use update_topic"):
+            await queue.create_topic("orders", packs=packs)
+    await queue.update_topic("orders", packs=False)
+    for same in (await queue.create_topic("orders"), await queue.create_topic("orders", packs=False)):
+        assert same.settings.packs is False
 
 
 async def test_a_topic_that_had_packs_never_forgets_it(queue: PawnQueue) -> None:
-    """Packs may be allowed and forbidden again, but not forgotten: consumers would not find those that there are."""
-    await queue.create_topic("orders")
-    assert (await queue.update_topic("orders", packs=None)).settings.packs is None
+    """Packs may be allowed and forbidden again, but not forgotten: consumers would not find those that are stored."""
+    await queue.create_topic("orders", packs=False)
+    for packs in (False, None):
+        assert (await queue.update_topic("orders", packs=packs)).settings.packs is None
     for packs in (True, False, True):
         assert (await queue.update_topic("orders", packs=packs)).settings.packs is packs
         with pytest.raises(ConfigError, match="Pass False"):
@@ -208,7 +234,7 @@ async def test_an_update_keeps_what_others_changed(store: ScriptedStore) -> None
     changed = await queue.update_topic("orders", max_deliveries=5)
     assert changed.settings.max_deliveries == 5
     stored = await store.json(MARKER)
-    assert stored["settings"] == {"max_deliveries": 5, "retention": 7}
+    assert stored["settings"] == {"max_deliveries": 5, "packs": True, "retention": 7}
     assert stored["colour"] == {"of": "the topic"}
 
 

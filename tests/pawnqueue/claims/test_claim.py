@@ -225,12 +225,18 @@ async def test_two_claims_of_one_process_share_nothing(ann: Process) -> None:
     assert len(seen) == len(set(seen))
 
 
-async def test_an_idle_look_is_one_list(ann: Process) -> None:
-    """A topic without messages costs one request a claim, however often."""
+@pytest.mark.parametrize(("packs", "lists"), [(None, 1), (True, 2), (False, 2)])
+async def test_an_idle_look_is_one_list(world: World, packs: bool | None, lists: int) -> None:  # noqa: FBT001 - a setting
+    """A topic without messages costs a request a claim, however often, and two at once if it may have packs."""
+    world.topic(packs=packs)
+    ann = await world.process()
+    began = world.clock.elapsed()
+    ann.client.latency = 1.0
     with ann.client.counting() as requests:
         for _ in range(5):
             assert not await ann.queue.claim(TOPIC, "c")
-    assert requests == {"LIST": 5}
+    assert requests == {"LIST": 5 * lists}
+    assert world.clock.elapsed() - began == pytest.approx(5)
 
 
 async def test_a_look_at_claimed_messages_reads_none_of_them(world: World, ann: Process, bob: Process) -> None:
