@@ -123,7 +123,7 @@ async def test_rows_that_were_staged_before_the_topic_allowed_packs(world: World
 
 @pytest.mark.parametrize("effect", ["dies", "dies after"])
 async def test_a_mixed_write_is_finished(effect: Effect) -> None:
-    """Wherever its committer dies: rows and packs of one note are told apart."""
+    """Wherever its committer dies, the next process tells the rows of a note from its packs."""
     number = 0
     while True:
         async with of_strategy("conditional_write") as world:

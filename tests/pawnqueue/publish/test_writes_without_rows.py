@@ -146,7 +146,7 @@ async def _made_anew_at(number: int) -> None:
                 ann.client.meanwhile = None
                 with suppress(TopicNotEmptyError):
                     await bob.queue.delete_topic(TOPIC)
-                    await bob.queue.create_topic(TOPIC)
+                    await bob.queue.create_topic(TOPIC, packs=False)
 
         ann.client.meanwhile = anew
         with suppress(StagedGoneError, TopicNotFoundError):
@@ -165,7 +165,7 @@ async def test_a_decision_that_lands_in_a_topic_made_anew_is_dropped(world: Worl
     await cut(ann, "dies after", 2)
     late = world.bucket.body(layout.write(TOPIC, WRITE))
     await bob.queue.delete_topic(TOPIC, force=True)
-    await bob.queue.create_topic(TOPIC)
+    await bob.queue.create_topic(TOPIC, packs=False)
     world.bucket.plant(layout.write(TOPIC, WRITE), late)
     await world.later(OVER)
     assert await bob.queue.sweep(TOPIC) == SweepReport(TOPIC, dropped_writes=1)
