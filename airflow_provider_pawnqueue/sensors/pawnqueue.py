@@ -67,7 +67,8 @@ class PawnQueueSensor(PawnQueueOperator, BaseSensorOperator):
         unless it is set.
     :param min_messages: wait until this many are claimable (a batch that is worth a Spark job's start) ...
     :param max_wait: ... or until the oldest has waited for this long (seconds, or a timedelta). Without it, there is no
-        such limit.
+        such limit. A claim has packs or single messages: in a topic that has both it may have fewer than
+        ``min_messages``.
     :param consumer: the name under which it claims; without it, ``{dag_id}.{task_id}``.
     :param ttl: for how many seconds the claim lasts without a renewal. A task that works on it renews it, and so does
         the janitor. Without it, the connection's ``visibility_timeout_seconds``, which is 300 unless it is set.

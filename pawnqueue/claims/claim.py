@@ -219,7 +219,8 @@ class Claim(ABC):
     def ids(self) -> list[str]:
         """The ids of its messages, in order.
 
-        Without payloads they are the ids of the units, which differ for messages that were redriven.
+        Without payloads they are the names under which the messages are kept, which settle them as well. Those of
+        messages in packs (``{uuid}.0-1000#7``) and of redriven messages differ from the messages' own ids.
         """
         if self._unread:
             return list(self._unread)
@@ -231,7 +232,7 @@ class Claim(ABC):
     def has(self, message_id: str) -> bool:
         """Say whether it was made with a message of this id, whether or not that is settled by now.
 
-        Without payloads, the ids are those of the units, as in :attr:`ids`.
+        Without payloads, the ids are the names under which messages are kept, as in :attr:`ids`.
         """
 
     @property
