@@ -354,8 +354,11 @@ class Finder:
         }
         if not split:
             return page.units
+        # ⚑ §5.6: a lease that cannot be read is set aside. It is not read again by every look.
         unread: dict[str, ObjectInfo] = {
-            unit_id: info for unit_id, info in split.items() if self._cache.lease(unit_id, info) is None
+            unit_id: info
+            for unit_id, info in split.items()
+            if self._cache.lease(unit_id, info) is None and unit_id not in self.set_aside
         }
         await self._cache.read_leases(unread, self._retry_seconds)
         found: list[Unit] = []

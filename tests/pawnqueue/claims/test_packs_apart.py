@@ -181,6 +181,20 @@ async def test_a_claim_that_begins_once_more_is_not_a_hand_out(world: World, dec
     assert is_empty(world)
 
 
+async def test_a_lease_of_a_split_pack_that_cannot_be_read_is_set_aside(world: World) -> None:
+    """⚑ §5.6: it is read again after longer and longer pauses, and not by every look."""
+    world.plant_pack(10)
+    ann, bob = await world.process(), await world.process()
+    await ann.queue.ack(await ann.queue.claim(TOPIC, "c", max_messages=2))
+    denied = bob.client.inject("denied", "GET", "*.0-10.lease")
+    for _ in range(100):
+        assert not await bob.queue.claim(TOPIC, "c", max_messages=2)
+        await world.later(3)
+    assert 0 < denied.hits < 15
+    await ann.queue.ack(await ann.queue.claim(TOPIC, "c", max_messages=10))
+    assert is_empty(world)
+
+
 async def test_a_delayed_slice_keeps_no_other_back(world: World) -> None:
     """Of a pack that is split, what is given back is claimed at once, whatever else of the pack is delayed."""
     world.plant_pack(10)
