@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pawnqueue import ClaimBusyError, PawnQueue
+from pawnqueue import ClaimBusyError, PawnQueue, StoreError
 from pawnqueue.catalog import units
 from pawnqueue.domain.envelope import Envelope
+from tests.sim import packs
 from tests.sim.actors import ack, act, note
+from tests.sim.afterwards import UNTIL_ALL_IS_TAKEN, afterwards, quiet
 from tests.sim.bucket import EPOCH
+from tests.sim.pack_truth import PackStage, any_stage, has_packs
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
 from tests.sim.sweeps import sweep
@@ -48,14 +52,19 @@ def long(world: World) -> list[str]:
     """Run one such schedule to its end, and return every promise that it broke."""
     world.weather = world.first_weather = CALM
     scene = world.stream("long").choices((_vigil, _run_goes_on, _run_ends, _passed_on), (4, 4, 2, 2))[0]
+    if has_packs(world) and world.stream("slices").random() < 0.4:
+        scene = _slices_for_hours
     return world.run(scene)
 
 
 def _staged(world: World, name: str, messages: int) -> Stage:
-    """Begin a scene, with this number of messages in its topic."""
-    stage = Stage(world, world.stream(name))
+    """Begin a scene, with this number of messages in its topic, or with a pack of them."""
+    stage = any_stage(world, name)
     establish(world.bucket)
-    stage.create_topic(None)
+    stage.create_topic(None, packs=stage.has_packs)
+    if isinstance(stage, PackStage):
+        stage.history.published.update(packs.plant(stage, messages))
+        return stage
     for number in range(messages):
         one = str(uuid.UUID(int=stage.chance.getrandbits(128), version=4))
         key = units.key_of(TOPIC, units.name_at(EPOCH - 9 + number, one))
@@ -70,6 +79,10 @@ def _enter(stage: Stage, name: str, actor: Actor) -> Process:
     process.clock.rate = 1 / (1 + stage.chance.choice((-DRIFT, DRIFT, stage.chance.uniform(-DRIFT, DRIFT))))
     process.spawn(act(stage, process, actor, SETTINGS))
     return process
+
+
+def _is_there_any(stage: Stage) -> bool:
+    return any(stage.world.bucket.below(folder(TOPIC)) for folder in (units.folder, units.packs_folder))
 
 
 async def _judged(stage: Stage, poll: float, *, at_most: float) -> list[str]:
@@ -113,7 +126,7 @@ async def _wait_for_the_end(stage: Stage, process: Process, queue: PawnQueue, ch
     await process.clock.sleep(chance.uniform(10, 30))
     if chance.random() < 0.5:
         await queue.claim(TOPIC, process.name, max_messages=2, ttl=8.0)  # it has known the store's time since then
-    while stage.world.bucket.below(units.folder(TOPIC)):
+    while _is_there_any(stage):
         ends = max((stage.truth.until_of(stem) or 0.0 for stem in stage.truth.open_claims()), default=0.0)
         if ends - loop.now > 20.0:
             await _sleep(process, ends - loop.now - chance.uniform(6, 12))
@@ -129,6 +142,85 @@ async def _wait_for_the_end(stage: Stage, process: Process, queue: PawnQueue, ch
 async def _sleep(process: Process, seconds: float) -> None:
     """Sleep by the world's time: the drift of hours must not decide when the scene looks."""
     await process.clock.sleep(seconds * process.clock.rate)
+
+
+# --- a slice that is held for hours ---
+
+#: How many slices of a pack its holder has, and how many the pack has in all.
+HELD_SLICES, SLICES = (1, 2), (2, 3, 5)
+#: At first the others look every few seconds, and then every few minutes. A janitor sweeps as often.
+AT_FIRST, RARELY = 60.0, 400.0
+
+
+async def _slices_for_hours(world: World) -> list[str]:
+    """One holds slices of a pack for hours; the others are settled soon, and nobody is given them again meanwhile."""
+    stage = PackStage(world, world.stream("slices for hours"), has_packs=True)
+    chance = stage.chance
+    establish(world.bucket)
+    stage.create_topic(chance.choice((None, 3)), packs=True)
+    for _ in range(chance.choice((1, 2))):
+        stage.history.published.update(packs.plant(stage, SLICE * chance.choice(SLICES) + chance.choice((0, 1))))
+    _enter(stage, "H", _hold_slices)
+    for name in ("T1", "T2"):
+        taker = _enter(stage, name, _take_other_slices)
+        if chance.random() < 0.5:  # some die before they have written that a slice is finished, or just after it
+            taker.kill_at_request(chance.randint(8, 60), sent=chance.random() < 0.5)
+    _enter(stage, "T3", _take_other_slices)
+    _enter(stage, "J", _sweep_for_hours)
+    stage.truth.judge(Bounds(RARELY + ALL_TAKEN))
+    await world.until_idle(at_most=50_000.0)
+    await quiet(stage)
+    return await afterwards(stage, UNTIL_ALL_IS_TAKEN)
+
+
+#: How many messages everybody asks for.
+SLICE = 2
+#: Until all that was found is taken, which may be one message a claim.
+ALL_TAKEN = 30.0
+
+
+async def _hold_slices(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    ttl = chance.choice(HOURS[:2])
+    claim = await queue.claim(TOPIC, process.name, max_messages=SLICE * chance.choice(HELD_SLICES), ttl=ttl)
+    if not claim:
+        return
+    stage.believe(process, claim)
+    for _ in range(chance.choice((0, 1, 3))):
+        await process.clock.sleep(ttl / 4)
+        await queue.renew(claim, ttl=ttl)
+        stage.renewed(process, claim)
+    if chance.random() < 0.3:
+        process.kill()
+    await process.clock.sleep(chance.uniform(0, 1) * (trusted_until(claim) - process.clock.elapsed()))
+    stage.stops(process, claim)
+    draw = chance.random()
+    if draw < 0.6:
+        note(stage, claim, await ack(stage, queue, claim, claim.ids if draw < 0.4 else claim.ids[:1]))
+    elif draw < 0.8:
+        note(stage, claim, await settlement_of(queue.requeue(claim, delay=chance.choice((0, 600)))))
+
+
+async def _take_other_slices(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Take what there is, until nothing is left, and settle it in different ways."""
+    loop = stage.world.loop
+    await process.clock.sleep(chance.uniform(0, 10))
+    while _is_there_any(stage):
+        with suppress(StoreError):
+            claim = await queue.claim(TOPIC, process.name, max_messages=SLICE, ttl=20.0)
+            if claim:
+                stage.believe(process, claim)
+                stage.stops(process, claim)
+                if chance.random() < 0.8:
+                    note(stage, claim, await ack(stage, queue, claim, claim.ids))
+                continue
+        await process.clock.sleep(chance.uniform(1.0, 5.0) if loop.now < AT_FIRST else chance.uniform(60.0, RARELY))
+
+
+async def _sweep_for_hours(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    while _is_there_any(stage):
+        await process.clock.sleep(chance.uniform(10.0, 2 * RARELY))
+        with suppress(StoreError):
+            await sweep(queue, TOPIC)
 
 
 # --- a run that goes on ---
@@ -196,7 +288,7 @@ async def _say_ended(stage: Stage, process: Process, queue: PawnQueue, _: random
 
 
 async def _poll_until_empty(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
-    while stage.world.bucket.below(units.folder(TOPIC)) and stage.world.loop.now < 1800.0:
+    while _is_there_any(stage) and stage.world.loop.now < 1800.0:
         claim = await queue.claim(TOPIC, process.name, max_messages=2, ttl=20.0)
         if claim:
             stage.believe(process, claim)
@@ -243,7 +335,7 @@ async def _give_back_and_renew(stage: Stage, process: Process, queue: PawnQueue,
         stage.renewed(process, claim)
         if number in {8, 20} and number // 10 < len(claim.ids) - 1:
             one = claim.ids[number // 10]
-            stage.history.drop(holder_of(process, claim), stage.world.loop.now, {one})
+            stage.history.drop(holder_of(process, claim), stage.world.loop.now, {stage.unit_of(claim, one)})
             note(stage, claim, await settlement_of(queue.nack(claim, one, requeue=True)))
             stage.world.loop.at(stage.world.loop.now, _send_for, (stage, f"Q{number}"))
     stage.stops(process, claim)

@@ -38,7 +38,7 @@ from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 
     from pawnqueue import Claim, Message, Settlement
     from tests.sim.processes import Process
@@ -97,10 +97,13 @@ async def _lives(stage: PackStage, name: str) -> None:
 # --- publishing ---
 
 
-def plant(stage: PackStage, count: int, bad: Iterable[int] = (), *, body: bytes | None = None) -> list[str]:
+def plant(
+    stage: PackStage, count: int, bad: Iterable[int] = (), *, newer: Collection[int] = (), body: bytes | None = None
+) -> list[str]:
     """Leave a pack in the bucket, and return the ids of its messages.
 
     :param bad: the numbers of lines that are not messages.
+    :param newer: and of those that only a later version can read.
     :param body: what is in its place.
     """
     chance, now = stage.chance, EPOCH + stage.world.loop.now
@@ -110,6 +113,8 @@ def plant(stage: PackStage, count: int, bad: Iterable[int] = (), *, body: bytes 
         chance.choice((b"{", b"", b'{"id":7}', b"\xff")) if number in wrong else _line(one, number, now)
         for number, one in enumerate(ids)
     ]
+    for number in newer:
+        lines[number] = lines[number].replace(b'"v":1}', b'"v":99}')
     name = units.pack_name_at(now, _uuid(chance), count)
     stage.world.bucket.plant(units.key_of(TOPIC, name), pack.pack_body(lines) if body is None else body)
     return [] if body is not None else [one for number, one in enumerate(ids) if number not in wrong]

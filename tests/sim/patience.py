@@ -6,22 +6,21 @@ Every message is timed, from the moment at which it could be claimed (:mod:`test
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pawnqueue import LeaseLostError, PawnQueue, PublishError, StoreError
+from pawnqueue import LeaseLostError, PawnQueue
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from tests.sim import manners
-from tests.sim.actors import ack, act, note, redriver
+from tests.sim.actors import ack, act, note, publish_some, redriver
 from tests.sim.afterwards import ids_left
+from tests.sim.pack_truth import any_stage
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
 from tests.sim.sweeps import sweep
 from tests.sim.truth import Bounds
 from tests.sim.weather import Weather
-from tests.support.claims import uuids_of
 from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
@@ -45,6 +44,12 @@ CANCELLED_WITHIN = 12.0
 #: The shortest claims. Where ``csprng_verify`` sleeps, a claim that is to be kept alive needs seconds more than the
 #: margin: two and a half to claim, one and a half for a renewal, and as much again for each that meets a janitor's.
 SHORTEST = {True: 4.5, False: 12.0}
+#: How many messages a pack has. The pollers claim ten, and the others split what they claim.
+PACKS = (1, 2, 4, 12)
+#: How much longer a pack waits: until all that is before it is taken, which may be one message a claim.
+UNTIL_ALL_IS_TAKEN = 30.0
+#: A delay of one message of a pack that would show if another one had to wait for it.
+LONG_DELAY = 90
 #: Hours. A process that claims for this long settles all of it, or gives it back.
 LONG = 6 * 3600.0
 
@@ -59,17 +64,17 @@ def patience(world: World) -> list[str]:
 
 
 async def _patience(world: World) -> list[str]:
-    stage = Stage(world, world.stream("patience"))
+    stage = any_stage(world, "patience")
     chance = stage.chance
     establish(world.bucket)
-    stage.create_topic(chance.choice((None, 3, 10)))
+    stage.create_topic(chance.choice((None, 3, 10)), packs=stage.has_packs)
     for name in ("X", "Y"):
         _begin(stage, name, _poller)
     for name in ("P1", "P2"):
         _begin(stage, name, _supplier)
     for number, actor in enumerate(chance.sample(VILLAINS, 4)):
         _begin(stage, f"V{number}", actor)
-    stage.truth.judge(Bounds(POLL))
+    stage.truth.judge(Bounds(POLL + UNTIL_ALL_IS_TAKEN if stage.has_packs else POLL))
     await world.until_idle(at_most=LASTS + AND_THEN + 60.0)
     stage.truth.judge_no_more()
     # What is left over is seen where janitors work; what is left waiting is seen by its bound.
@@ -84,10 +89,13 @@ def _begin(stage: Stage, name: str, actor: object) -> Process:
 
 async def _supplier(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Publish a few messages every few seconds, as long as there is time to see what becomes of them."""
+    packed = stage.world.stream(f"packs {process.name}")
     while stage.world.loop.now < LASTS / 2:
-        payloads = [{"n": number} for number in range(chance.choice((1, 1, 2, 4)))]
-        with suppress(PublishError, StoreError):
-            stage.history.published.update(await queue.publish(TOPIC, payloads))
+        count = chance.choice((1, 1, 2, 4))
+        if stage.has_packs and packed.random() < 0.6:
+            await publish_some(stage, queue, packed.choice(PACKS), packed=True)
+        else:
+            await publish_some(stage, queue, count, packed=False)
         await process.clock.sleep(chance.uniform(0, 12))
 
 
@@ -104,6 +112,8 @@ async def _poller(stage: Stage, process: Process, queue: PawnQueue, chance: rand
                 stage.believe(process, claim)
                 stage.stops(process, claim)
                 await _dispatch(stage, queue, claim, chance)
+                if stage.has_packs:
+                    continue  # a claim of packs may be small, and others wait until it is settled
         except TROUBLE as error:
             stage.truth.interruptions.append((process.name, loop.now))
             # A janitor may end a claim for its run between the record's PUT and its last verification.
@@ -119,7 +129,7 @@ CALL_TAKES = 23.0
 
 
 def _is_there_any(stage: Stage) -> bool:
-    return bool(stage.world.bucket.below(units.folder(TOPIC)))
+    return any(stage.world.bucket.below(folder(TOPIC)) for folder in (units.folder, units.packs_folder))
 
 
 async def _dispatch(stage: Stage, queue: PawnQueue, claim: Claim, chance: random.Random) -> None:
@@ -217,12 +227,14 @@ async def _part_by_part(stage: Stage, process: Process, queue: PawnQueue, claim:
                 await process.clock.sleep(chance.uniform(4, 8))
                 await queue.renew(claim)
                 stage.renewed(process, claim)
-        unit = _unit_of(claim, one)
-        stage.history.drop(holder_of(process, claim), stage.world.loop.now, {unit})
+        stage.history.drop(holder_of(process, claim), stage.world.loop.now, {stage.unit_of(claim, one)})
+        unit, is_last = _unit_of(claim, one)
         delay = chance.choice((0, 0, 8))
+        if delay and stage.has_packs:
+            delay = LONG_DELAY
         # Once, the store does not take the lease from this process for as long as it is patient. Its claim has hours
         # left, and it does nothing for what it has decided: its queue carries it out when the store is back.
-        if to_refuse and not delay:
+        if to_refuse and not delay and is_last:
             to_refuse, process.store.refused = False, layout.lease(TOPIC, unit)
         result = await settlement_of(queue.nack(claim, one, requeue=True, delay=delay))
         note(stage, claim, result)
@@ -231,14 +243,17 @@ async def _part_by_part(stage: Stage, process: Process, queue: PawnQueue, claim:
             stage.truth.freed(process.name, stems=[holder_of(process, claim).claim], only=[unit])
 
 
-def _unit_of(claim: Claim, one: str) -> str:
-    return next(uuid for uuid, message in uuids_of(claim).items() if message == one)
+def _unit_of(claim: Claim, one: str) -> tuple[str, bool]:
+    """Return the unit of a message, and whether the claim has no message of that unit behind it."""
+    of_each = {message.id: layout.parse_entry(message.unit)[0] for message in claim}
+    return of_each[one], one == [message_id for message_id, unit in of_each.items() if unit == of_each[one]][-1]
 
 
 async def _short_lived(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Claim briefly what others gave back, and forget it: now and then, or as soon as it is free."""
     rounds, pause = chance.choice(((6, 6.0), (40, 1.0)))
-    for _ in range(rounds):
+    # What it forgets of packs is claimed in small groups, so that forty rounds would be more than two pollers can take.
+    for _ in range(min(rounds, 12) if stage.has_packs else rounds):
         await process.clock.sleep(chance.uniform(0, pause))
         claim = await _try_claim(stage, process, queue, ttl=5.0, most=2)
         if claim:

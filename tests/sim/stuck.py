@@ -6,17 +6,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pawnqueue import PawnQueue, PublishError, StoreError
+from pawnqueue import PawnQueue, StoreError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.envelope import Envelope
-from tests.sim.actors import ack, act, note
-from tests.sim.afterwards import afterwards, quiet
+from tests.sim import packs
+from tests.sim.actors import ack, act, note, publish_some
+from tests.sim.afterwards import POLL as POLL_AFTERWARDS
+from tests.sim.afterwards import UNTIL_ALL_IS_TAKEN, afterwards, quiet
 from tests.sim.bucket import EPOCH
+from tests.sim.pack_truth import PackStage, any_stage
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, settings_for
 from tests.sim.sweeps import sweep
-from tests.sim.truth import NOT_MALFORMED, Bounds
+from tests.sim.truth import NOT_MALFORMED, Bounds, object_of
 from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
@@ -45,6 +48,11 @@ SWEEP_TAKES = 120.0
 TRIED_AT_FIRST = 30
 TRIED_EVERY = 5.0
 
+#: How many messages a pack has. The pollers claim ten, and those that die split what they claim.
+PACKS = (1, 2, 4, 12)
+#: How much longer a pack waits: until all that is before it is taken, which may be one message a claim.
+UNTIL_PACKS_ARE_TAKEN = 30.0
+
 SETTINGS = (settings_for(PATIENCE, RETENTION), settings_for(3.0, RETENTION))
 READ = ("GET", "HEAD")
 #: What fails: the folder of its object, and the requests; 403 means one that is denied, 500 one that breaks.
@@ -67,6 +75,16 @@ KINDS = (
     ("dead-letter", ("DELETE",), 500),
     ("newer", (), 0),
 )
+#: The same of packs, in half of the schedules that have any.
+KINDS_OF_PACKS = (
+    ("packs", READ, 403),
+    ("packs", ("GET",), 500),
+    ("packs", ("DELETE",), 403),
+    ("packs", ("DELETE",), 500),
+    ("newer pack", (), 0),
+)
+#: Why nobody buries what cannot be read.
+NEVER = NOT_MALFORMED | {"max_deliveries"}
 #: A message that only a later version can read.
 LATER = {"v": 99}
 
@@ -86,7 +104,7 @@ class Saboteur:
         """Look at a change of the bucket."""
         if after is None:
             return
-        if uuid := layout.parse_lease(key):
+        if (uuid := layout.parse_lease(key)) and not layout.is_of_pack(uuid):
             self._follow(uuid, after)
         if not self.left or not key.startswith(f"{TOPIC}/{self.folder}/") or key.endswith(".reason.json"):
             return
@@ -105,16 +123,26 @@ class Saboteur:
     def _exempt(self, key: str) -> None:
         stage, parsed = self.stage, units.parse(key)
         if parsed is not None:
-            stage.exempt.add(parsed.id)
+            stage.exempt.add(layout.uuid_of(parsed.id))
             if "GET" in self.kinds:
-                stage.truth.never[parsed.id] = NOT_MALFORMED | {"max_deliveries"}
+                _never_bury(stage, parsed.id)
         elif uuid := layout.parse_lease(key):
-            stage.exempt.add(uuid)
+            self._exempt_unit(uuid)
         elif letter := letters.parse(key):
             stage.exempt.add(letter[0])
+            if "HEAD" in self.kinds and letter[0] in stage.truth.letters:
+                # Nobody else can tell whether the message is buried, so its unit waits.
+                stage.exempt.add(object_of(stage.truth.letters[letter[0]]))
         else:
             name = key.rpartition("/")[2]
-            stage.exempt |= {name, *stage.truth.members_of(name.removesuffix(".json"))}
+            stage.exempt.add(name)
+            for uuid in stage.truth.members_of(name.removesuffix(".json")):
+                self._exempt_unit(uuid)
+
+    def _exempt_unit(self, uuid: str) -> None:
+        """Let a unit wait. The pack of a slice is left over as well, and the other slices of it must not wait."""
+        own = {uuid, f"{layout.uuid_of(uuid)}."} if self.stage.truth.is_slice(uuid) else {layout.uuid_of(uuid)}
+        self.stage.exempt |= own
 
     def _follow(self, uuid: str, after: StoredObject) -> None:
         """Exempt the new place of a dead letter that is spoiled: it cannot be moved there."""
@@ -131,13 +159,18 @@ def stuck(world: World) -> list[str]:
 
 
 async def _stuck(world: World) -> list[str]:
-    stage = Stage(world, world.stream("stuck"))
+    stage = any_stage(world, "stuck")
     chance = stage.chance
     establish(world.bucket)
-    stage.create_topic(chance.choice((None, 3, 10)))
+    stage.create_topic(chance.choice((None, 3, 10)), packs=stage.has_packs)
     folder, kinds, status = chance.choice(KINDS)
+    of_packs = world.stream("stuck packs")
+    if stage.has_packs and of_packs.random() < 0.5:
+        folder, kinds, status = of_packs.choice(KINDS_OF_PACKS)
     if folder == "newer":
         _plant_newer(stage)
+    elif folder == "newer pack" and isinstance(stage, PackStage):
+        _plant_newer_pack(stage)
     else:
         wait = chance.randint(0, 1 if folder in {"claims", "dead-letter"} else 6)
         saboteur = Saboteur(stage, folder, kinds, status, wait=wait, left=chance.choice((1, 1, 3, 10)))
@@ -147,14 +180,15 @@ async def _stuck(world: World) -> list[str]:
         process = world.process(name)
         process.spawn(act(stage, process, actor, SETTINGS))
     # A process that settles what cannot be carried out retries until its patience ends, and does not poll meanwhile.
-    stage.truth.judge(Bounds(POLL + PATIENCE))
+    stage.truth.judge(Bounds(POLL + PATIENCE + (UNTIL_PACKS_ARE_TAKEN if stage.has_packs else 0.0)))
     await world.until_idle(at_most=LASTS + AND_THEN + 60.0)
     stage.truth.judge_no_more()
     for (kind, key), times in world.bucket.sticky.told.items():
         if times > TRIED_AT_FIRST + world.loop.now / TRIED_EVERY:
             stage.history.broken.append(f"one object was tried all the time: {times} times {kind} {key}")
     await quiet(stage)
-    return await afterwards(stage)
+    broken = await afterwards(stage, UNTIL_ALL_IS_TAKEN if stage.has_packs else POLL_AFTERWARDS)
+    return broken + _waits_with_another(stage)
 
 
 def _plant_newer(stage: Stage) -> None:
@@ -162,15 +196,47 @@ def _plant_newer(stage: Stage) -> None:
     key = units.key_of(TOPIC, units.name_at(EPOCH - 9, one))
     stage.world.bucket.plant(key, Envelope(id=one, topic=TOPIC, payload={}).model_copy(update=LATER).encode())
     stage.exempt.add(one)
-    stage.truth.never[one] = NOT_MALFORMED | {"max_deliveries"}
+    _never_bury(stage, one)
+
+
+def _plant_newer_pack(stage: PackStage) -> None:
+    """Leave a pack of which one message can only be read by a later version."""
+    count = stage.chance.randint(2, max(PACKS))
+    newer = stage.chance.randrange(count)
+    stage.history.published.update(packs.plant(stage, count, newer=(newer,)))
+    one = next(entry for entry in stage.entries if entry.endswith(f"#{newer}"))
+    stage.exempt.add(object_of(one))
+    stage.truth.never[one] = NEVER
+
+
+def _never_bury(stage: Stage, unit: str) -> None:
+    """Let it break a promise if what cannot be read is buried: a single message, or each one of a pack."""
+    uuid = layout.uuid_of(unit)
+    of_pack = [entry for entry in stage.ids if object_of(entry) == uuid] if isinstance(stage, PackStage) else []
+    stage.truth.never.update(dict.fromkeys([uuid, *of_pack], NEVER))
+
+
+def _waits_with_another(stage: Stage) -> list[str]:
+    """Return the messages that wait although only another one of their pack cannot be read."""
+    if not isinstance(stage, PackStage):
+        return []
+    packs_with_newer = {object_of(one) for one in stage.truth.never if one in stage.entries} - set(stage.truth.never)
+    return [
+        f"waits for ever: {name}, with another one of its pack"
+        for name, entry in stage.entries.items()
+        if entry.pack in packs_with_newer and not entry.is_finished and name not in stage.truth.never
+    ]
 
 
 async def _supplier(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Publish a few messages every few seconds."""
+    packed = stage.world.stream(f"packs {process.name}")
     for _ in range(5):
-        payloads = [{"n": number} for number in range(chance.choice((1, 2, 4)))]
-        with suppress(PublishError):
-            stage.history.published.update(await queue.publish(TOPIC, payloads))
+        count = chance.choice((1, 2, 4))
+        if stage.has_packs and packed.random() < 0.7:
+            await publish_some(stage, queue, packed.choice(PACKS), packed=True)
+        else:
+            await publish_some(stage, queue, count, packed=False)
         await process.clock.sleep(chance.uniform(0, 12))
 
 
@@ -193,6 +259,8 @@ async def _poller(stage: Stage, process: Process, queue: PawnQueue, chance: rand
             stage.stops(process, claim)
             with suppress(*TROUBLE):
                 await _dispatch(stage, queue, claim, chance)
+            if stage.has_packs:
+                continue  # a claim of packs may be small, and others wait until it is settled
         await process.clock.sleep(chance.uniform(1.0, POLL))
 
 
@@ -250,5 +318,5 @@ async def _janitor(stage: Stage, process: Process, queue: PawnQueue, chance: ran
 
 
 def _is_there_any(stage: Stage) -> bool:
-    below = stage.world.bucket.below(units.folder(TOPIC))
+    below = [key for folder in (units.folder, units.packs_folder) for key in stage.world.bucket.below(folder(TOPIC))]
     return any(not any(unit in key for unit in stage.exempt) for key in below)

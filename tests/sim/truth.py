@@ -198,6 +198,10 @@ class Truth:
         """Return the units that a claim's record names."""
         return set(self._records[stem]["members"])
 
+    def is_slice(self, unit: str) -> bool:
+        """Say whether this is a slice of a pack that is split."""
+        return any(unit in slices for slices in self._slices.values())
+
     def excuse(self, uuid: str, stem: str) -> None:
         """A claim has buried what it won, or a part of it, and handed nothing out: that is not in vain."""
         self._too_short.add((uuid, stem))
@@ -256,12 +260,12 @@ class Truth:
         parsed = units.parse(key)
         if parsed is not None:
             (self._messages.add if there else self._messages.discard)(parsed.id)
-            if not there:
-                self._see_slices(parsed.id, [])
+            self._see_slices(parsed.id)
             self._reconsider(parsed.id)
 
-    def _see_slices(self, pack_id: str, slices: list[str]) -> None:
-        """A pack is split into these units; none: it is not split, or not any more."""
+    def _see_slices(self, pack_id: str) -> None:
+        """Learn into which units a pack is split: none, if it is gone, whatever its lease says."""
+        slices = _slices_of(self._leases.get(pack_id, _EMPTY_LEASE)) if pack_id in self._messages else []
         before, self._slices[pack_id] = self._slices.get(pack_id, []), slices
         self._messages.difference_update(before)
         self._messages.update(slices)
@@ -291,7 +295,7 @@ class Truth:
                     self._too_short.add((uuid, lease["claim"]))
         now = self._leases.get(uuid, _EMPTY_LEASE)
         if "split" in {now["state"], before["state"]}:
-            self._see_slices(uuid, _slices_of(now))
+            self._see_slices(uuid)
         if (now["state"], now["claim"]) != (before["state"], before["claim"]):
             self._note_passed_on(uuid, before["claim"])
         self._reconsider(uuid)
@@ -360,7 +364,9 @@ class Truth:
 
     def _held_until(self, uuid: str, lease: dict[str, Any]) -> tuple[str, float]:
         if lease["state"] == "released":
-            return "released", lease["until"] - EPOCH
+            # A pack can be claimed as soon as one of its messages is due.
+            untils = [share.get("until", 0.0) for share in lease.get("shares", ())]
+            return "released", min(untils, default=lease["until"]) - EPOCH
         over = lease["until"] + MARGIN - EPOCH
         if lease["state"] == "moving":
             return "redriven", over
@@ -407,7 +413,7 @@ class Truth:
                 if vain > allowed and self._bounds is not None:
                     self._broken.append((uuid, f"waited too long: {uuid} won {vain} times and never handed out"))
                     break
-        return [sentence for uuid, sentence in self._broken if uuid not in exempt]
+        return [sentence for uuid, sentence in self._broken if not {uuid, object_of(uuid)} & {*exempt}]
 
     def _allowed_in_vain(self) -> int:
         trouble = 1.0 - (1.0 - self.world.first_weather.trouble) ** LUCK

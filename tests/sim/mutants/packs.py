@@ -178,6 +178,54 @@ def nobody_ends_packs() -> Patches:
     return [(Finder, "_finish_pack", finish_pack), (LeaseSweep, "_finish_pack", finish_pack)]
 
 
+@mutant("§5.7 A delayed message of a pack keeps no other one of it back", 39, 53, 88, arena="patience")
+def packs_wait_for_all_delays() -> Patches:
+    original = leases.released_pack
+
+    def released_pack(unit_id: str, name: str, shares: Any, **more: Any) -> Any:
+        made = original(unit_id, name, shares, **more)
+        until = max(each.until for each in shares)
+        return made.model_copy(update={"until": until, "ttl": max(0.0, until - more["now"])})
+
+    return [(leases, "released_pack", released_pack)]
+
+
+@mutant("§5.7 Messages of a pack do not wait for one that this process cannot read", 138, 705, arena="stuck")
+def unread_ones_are_tried_again() -> Patches:
+    return [(Finder, "unread_of", lambda *_: 0)]
+
+
+@mutant("§4 A finished slice keeps its lease until its pack is deleted", 8, 44, 58, arena="long")
+def leases_of_finished_slices_are_swept() -> Patches:
+    original = LeaseSweep.sweep
+
+    async def sweep(self: LeaseSweep, listed: Any, here: Any) -> None:
+        await original(self, listed, here)
+        found = {
+            uuid: lease
+            for info in listed
+            if (uuid := layout.parse_lease(info.key))
+            and (lease := await self._scope.context.lease(self._scope.topic, uuid).read()) is not None
+            and lease.value.state == "done"
+        }
+        await self._remove(found)
+
+    return [(LeaseSweep, "sweep", sweep)]
+
+
+@mutant(
+    "§5.7 No lease of a deleted pack stays for ever, if the process that deleted it has died", 18, 35, arena="packs"
+)
+def leases_of_deleted_packs_stay() -> Patches:
+    original = LeaseSweep._free
+
+    async def free(self: LeaseSweep, stem: str, orphans: Any) -> Any:
+        left = {uuid: found for uuid, found in orphans.items() if found.value.state not in {"done", "split"}}
+        return await original(self, stem, left) if left else ()
+
+    return [(LeaseSweep, "_free", free)]
+
+
 @mutant(
     "§5.7 A poison message keeps no other one of its pack back",
     test="tests/pawnqueue/claims/test_packs_apart.py::test_a_poison_message_that_is_never_buried_keeps_no_other_back",
