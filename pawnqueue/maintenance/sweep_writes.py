@@ -69,7 +69,7 @@ class WriteSweep:
         """Do what the state of a write's record calls for: finish the write, or remove staged rows, or the record."""
         state = _listed_state(info)
         if state == "begun":
-            await self._finish(write_id)
+            await self._finish(write_id, info, now)
         elif state == "dropped" and staged:
             await self._drop_abandoned(write_id, staged, now)
         elif staged:
@@ -77,13 +77,16 @@ class WriteSweep:
         elif now - info.last_modified.timestamp() > self._scope.context.settings.claims.record_retention_seconds:
             await self._remove_record(write_id, info)
 
-    async def _finish(self, write_id: str) -> None:
+    async def _finish(self, write_id: str, info: ObjectInfo, now: float) -> None:
         """⚑ §7: a decided write is published, even if the process that decided it is dead."""
         context, topic = self._scope.context, self._scope.topic
+        before = self.unfinished_since
+        if now - info.last_modified.timestamp() < staging.MAX_WAIT_FOR_ROWS_SECONDS:
+            self.unfinished_since = -math.inf  # ⚑ §7: if the record cannot be read, nobody knows when it was decided
         found = await context.write_record(topic, write_id).read()
+        self.unfinished_since = before
         if found is None or found.value.state != "begun":
             return
-        before = self.unfinished_since
         self.unfinished_since = min(before, decided_writes.decided_at(context, found.value))
         if self._report.dry_run:
             self._report.finished_writes += context.is_over(found.value.until, await context.now())

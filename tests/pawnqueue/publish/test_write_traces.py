@@ -244,3 +244,36 @@ async def _cut_behind_the_first_chunk(process: Process) -> list[Staged]:
     with pytest.raises(Died):
         await process.queue.commit_write(TOPIC, WRITE, parts)
     return parts
+
+
+@pytest.mark.parametrize("effect", ["denied", "lost"])
+@pytest.mark.parametrize("packs", [None, True])
+async def test_records_are_kept_while_the_record_of_a_write_cannot_be_read(
+    effect: Effect, *, packs: bool | None
+) -> None:
+    """A sweep that cannot read it does not know when the write was decided: it removes no closed record."""
+    async with of_strategy("conditional_write", packs=packs) as world:
+        ann, bob, eve = [await writer(world) for _ in range(3)]
+        await _cut_behind_the_first_chunk(ann)
+        delivered = await consumed(eve, "first")
+        assert delivered
+        await world.later(2 * A_DAY)  # nobody sweeps for so long
+        bob.client.inject(effect, "GET", layout.write(TOPIC, WRITE))
+        assert (await bob.queue.sweep(TOPIC)).failures
+        bob.client.heal()
+        await world.later(OVER)
+        await bob.queue.sweep(TOPIC)
+        delivered += await consumed(eve, "second")
+        assert delivered == Counter(EVERY)
+
+
+async def test_a_record_that_is_garbage_keeps_others_for_a_while(world: World, bob: Process) -> None:
+    """Anybody may store it, and no sweep can read it: after a week it says no more about closed records."""
+    world.fill([{"id": "i", "payload": {"n": 100}}])
+    assert await consumed(bob, "first") == {100: 1}
+    await world.later(2 * A_DAY)
+    world.bucket.plant(layout.write(TOPIC, "garbage"), "x")
+    for kept in (1, 0):
+        assert (await bob.queue.sweep(TOPIC)).failures
+        assert len(world.bucket.below("claims/")) == kept
+        await world.later(8 * A_DAY)
