@@ -7,20 +7,18 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
 from unittest import mock
 
 from pawnqueue import PawnQueue
-from pawnqueue.catalog import units
-from pawnqueue.domain.envelope import Envelope
 from tests.sim import duel as duel_arena
-from tests.sim.bucket import EPOCH
 from tests.sim.duel import duel
+from tests.sim.pack_truth import any_stage
+from tests.sim.planting import plant_few
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.scenario import schedule
-from tests.sim.stage import ALL_SETTINGS, RETENTION, TROUBLE, Stage
+from tests.sim.stage import ALL_SETTINGS, RETENTION, TROUBLE
 from tests.sim.weather import STORMY, Weather
 
 if TYPE_CHECKING:
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from tests.sim.processes import Process
+    from tests.sim.stage import Stage
     from tests.sim.world import World
 
 #: Requests are refused and answered with errors, and their senders die and freeze.
@@ -88,11 +87,9 @@ def brawl(world: World, weather: Weather) -> list[str]:
     world.weather = world.first_weather = weather
 
     async def scenario(world: World) -> list[str]:
-        stage = Stage(world, world.stream("brawl"))
+        stage = any_stage(world, "brawl")
         establish(world.bucket, TOPIC)
-        one = str(uuid.UUID(int=stage.chance.getrandbits(128), version=4))
-        body = Envelope(id=one, topic=TOPIC, payload={}).encode()
-        world.bucket.plant(units.key_of(TOPIC, units.name_at(EPOCH - 9, one)), body)
+        plant_few(stage, 1)
         fight = time_and_again(_brawler) if stage.chance.random() < 0.3 else _brawler
         for number in range(6):
             process = world.process(f"C{number}")

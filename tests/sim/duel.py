@@ -5,15 +5,13 @@ A holder trusts its claim to its very end, and the others try all the time: an e
 
 from __future__ import annotations
 
-import uuid
 from typing import TYPE_CHECKING
 
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, StoreError
-from pawnqueue.catalog import units
-from pawnqueue.domain.envelope import Envelope
-from tests.sim.bucket import EPOCH
+from tests.sim.pack_truth import any_stage
+from tests.sim.planting import plant_few
 from tests.sim.prepared import TOPIC, establish
-from tests.sim.stage import ALL_SETTINGS, RETENTION, Stage
+from tests.sim.stage import ALL_SETTINGS, RETENTION
 from tests.sim.weather import SLUGGISH
 from tests.support.claims import trusted_until
 
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
 
     from pawnqueue import Claim
     from tests.sim.processes import Process
+    from tests.sim.stage import Stage
     from tests.sim.weather import Weather
     from tests.sim.world import World
 
@@ -40,12 +39,9 @@ def duel(world: World, weather: Weather | None = None) -> list[str]:
 
 
 async def _duel(world: World) -> list[str]:
-    stage = Stage(world, world.stream("duel"))
+    stage = any_stage(world, "duel")
     establish(world.bucket, TOPIC)
-    for _ in range(stage.chance.choice((1, 2))):
-        one = str(uuid.UUID(int=stage.chance.getrandbits(128), version=4))
-        body = Envelope(id=one, topic=TOPIC, payload={}).encode()
-        world.bucket.plant(units.key_of(TOPIC, units.name_at(EPOCH - 9, one)), body)
+    plant_few(stage, 2)
     for name in ("A", "B", "C"):
         process = world.process(name)
         process.spawn(_fight(stage, process))

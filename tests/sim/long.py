@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from pawnqueue import ClaimBusyError, PawnQueue, StoreError
 from pawnqueue.catalog import units
 from pawnqueue.domain.envelope import Envelope
-from tests.sim import packs
 from tests.sim.actors import ack, act, note
 from tests.sim.afterwards import UNTIL_ALL_IS_TAKEN, afterwards, quiet
 from tests.sim.bucket import EPOCH
 from tests.sim.pack_truth import PackStage, any_stage, has_packs
+from tests.sim.planting import plant
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, holder_of, settings_for
 from tests.sim.sweeps import sweep
@@ -63,7 +63,7 @@ def _staged(world: World, name: str, messages: int) -> Stage:
     establish(world.bucket)
     stage.create_topic(None, packs=stage.has_packs)
     if isinstance(stage, PackStage):
-        stage.history.published.update(packs.plant(stage, messages))
+        stage.history.published.update(plant(stage, messages))
         return stage
     for number in range(messages):
         one = str(uuid.UUID(int=stage.chance.getrandbits(128), version=4))
@@ -159,7 +159,7 @@ async def _slices_for_hours(world: World) -> list[str]:
     establish(world.bucket)
     stage.create_topic(chance.choice((None, 3)), packs=True)
     for _ in range(chance.choice((1, 2))):
-        stage.history.published.update(packs.plant(stage, SLICE * chance.choice(SLICES) + chance.choice((0, 1))))
+        stage.history.published.update(plant(stage, SLICE * chance.choice(SLICES) + chance.choice((0, 1))))
     _enter(stage, "H", _hold_slices)
     for name in ("T1", "T2"):
         taker = _enter(stage, name, _take_other_slices)

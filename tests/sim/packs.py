@@ -6,15 +6,12 @@ given it dies.
 
 from __future__ import annotations
 
-import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from pawnqueue import LeaseLostError, PawnQueue, StoreError
-from pawnqueue.catalog import letters, units
+from pawnqueue.catalog import letters
 from pawnqueue.domain import pack
-from pawnqueue.domain.record import canonical
-from pawnqueue.domain.times import iso
 from tests.sim.actors import (
     claimed,
     dag_janitor,
@@ -28,17 +25,17 @@ from tests.sim.actors import (
     start,
 )
 from tests.sim.afterwards import UNTIL_ALL_IS_TAKEN, afterwards, quiet
-from tests.sim.bucket import EPOCH
 from tests.sim.csprng import FAIR, HARSH, SLOW_BUT_ANSWERED
 from tests.sim.manners import hurried, kept_alive
 from tests.sim.pack_truth import PackStage
+from tests.sim.planting import plant
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import ALL_SETTINGS, RETENTION, SHORT_RETENTION, TROUBLE, TROUBLED, TTLS
 from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from pawnqueue import Claim, Message, Settlement
     from tests.sim.processes import Process
@@ -95,44 +92,6 @@ async def _lives(stage: PackStage, name: str) -> None:
 
 
 # --- publishing ---
-
-
-def plant(
-    stage: PackStage, count: int, bad: Iterable[int] = (), *, newer: Collection[int] = (), body: bytes | None = None
-) -> list[str]:
-    """Leave a pack in the bucket, and return the ids of its messages.
-
-    :param bad: the numbers of lines that are not messages.
-    :param newer: and of those that only a later version can read.
-    :param body: what is in its place.
-    """
-    chance, now = stage.chance, EPOCH + stage.world.loop.now
-    ids = [_uuid(chance) for _ in range(count)]
-    wrong = set(bad)
-    lines = [
-        chance.choice((b"{", b"", b'{"id":7}', b"\xff")) if number in wrong else _line(one, number, now)
-        for number, one in enumerate(ids)
-    ]
-    for number in newer:
-        lines[number] = lines[number].replace(b'"v":1}', b'"v":99}')
-    name = units.pack_name_at(now, _uuid(chance), count)
-    stage.world.bucket.plant(units.key_of(TOPIC, name), pack.pack_body(lines) if body is None else body)
-    return [] if body is not None else [one for number, one in enumerate(ids) if number not in wrong]
-
-
-def _uuid(chance: random.Random) -> str:
-    return str(uuid.UUID(int=chance.getrandbits(128), version=4))
-
-
-def _line(message_id: str, number: int, now: float) -> bytes:
-    return pack.entry_line(
-        id=message_id,
-        topic=TOPIC,
-        producer_id="",
-        created_at=iso(now),
-        payload_json=canonical({"n": number}),
-        headers={},
-    )
 
 
 async def pack_publisher(stage: PackStage, process: Process, queue: PawnQueue, chance: random.Random) -> None:

@@ -10,12 +10,12 @@ from pawnqueue import PawnQueue, StoreError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.envelope import Envelope
-from tests.sim import packs
 from tests.sim.actors import ack, act, note, publish_some
 from tests.sim.afterwards import POLL as POLL_AFTERWARDS
 from tests.sim.afterwards import UNTIL_ALL_IS_TAKEN, afterwards, quiet
 from tests.sim.bucket import EPOCH
 from tests.sim.pack_truth import PackStage, any_stage
+from tests.sim.planting import plant
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, TROUBLE, Stage, settings_for
 from tests.sim.sweeps import sweep
@@ -203,7 +203,7 @@ def _plant_newer_pack(stage: PackStage) -> None:
     """Leave a pack of which one message can only be read by a later version."""
     count = stage.chance.randint(2, max(PACKS))
     newer = stage.chance.randrange(count)
-    stage.history.published.update(packs.plant(stage, count, newer=(newer,)))
+    stage.history.published.update(plant(stage, count, newer=(newer,)))
     one = next(entry for entry in stage.entries if entry.endswith(f"#{newer}"))
     stage.exempt.add(object_of(one))
     stage.truth.never[one] = NEVER
