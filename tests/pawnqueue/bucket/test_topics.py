@@ -212,6 +212,22 @@ async def test_a_topic_that_had_packs_never_forgets_it(queue: PawnQueue) -> None
     assert (await queue.update_topic("orders", max_deliveries=3)).settings.packs is True
 
 
+async def test_packs_under_a_marker_of_pawn_queue_are_found_again(world: World) -> None:
+    """If pawn-queue has overwritten the marker, packs of a moment before wait, and are found once they are allowed."""
+    world.topic(packs=True)
+    ids = await (await world.process()).queue.publish(TOPIC, numbered(100))
+    world.bucket.plant(f"{TOPIC}/.topic", json.dumps({"topic": TOPIC, "created_at": ""}))
+    ann = await world.process()
+    assert not await ann.queue.claim(TOPIC, "c", max_messages=100)
+    await world.later(1)
+    await ann.queue.publish(TOPIC, numbered(100))
+    assert len(world.bucket.below("packs/")) == 1
+    await ann.queue.update_topic(TOPIC, packs=True)
+    await world.later(60)
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=100)
+    assert claim.ids == ids
+
+
 @pytest.mark.parametrize("packs", ["yes", 1, 0, "auto", [True]], ids=repr)
 async def test_packs_are_allowed_by_a_flag(queue: PawnQueue, packs: object) -> None:
     """Anything else is refused by its name."""
