@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -45,6 +46,7 @@ class Remains:
     packs: list[str] = field(default_factory=list)
     leases: list[str] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
+    """The ids of the messages that are dead letters."""
 
     @property
     def left(self) -> int:
@@ -87,6 +89,7 @@ class Crew:
         }
         self._stack = stack
         self._tick = tick
+        self._ids_of_letters: dict[str, str] = {}
         self.queue = stack.enter_context(SyncPawnQueue.open(Settings.from_dict(self.settings, environ={})))
         self.queue.create_topic(TOPIC)
 
@@ -198,13 +201,16 @@ class Crew:
 
     def remains(self) -> Remains:
         """Look what is in the bucket."""
-        letters = [key.rpartition("/")[2] for key in self._keys("dead-letter/")]
-        return Remains(
-            self._keys("messages/"),
-            self._keys("packs/"),
-            self._keys("leases/"),
-            {name.removesuffix(".json") for name in letters if not name.endswith(".reason.json")},
-        )
+        letters = [key for key in self._keys("dead-letter/") if not key.endswith(".reason.json")]
+        dead = {self._id_of(key) for key in letters}
+        return Remains(self._keys("messages/"), self._keys("packs/"), self._keys("leases/"), dead)
+
+    def _id_of(self, letter: str) -> str:
+        # The letter of a message that was in a pack has another id in its key.
+        if letter not in self._ids_of_letters:
+            body = self._s3.get_object(Bucket=self._bucket, Key=letter)["Body"].read()
+            self._ids_of_letters[letter] = json.loads(body)["id"]
+        return self._ids_of_letters[letter]
 
     def history(self) -> History:
         """Put together what all of them have written down."""
