@@ -171,8 +171,13 @@ async def drop(context: Context, topic: str, write_id: str, names: Sequence[str]
         before = found.value.dropped if found is not None else []
         if found is not None and set(names) <= set(before):
             return True
-        now = await context.now()
-        record = WriteRecord(write_id=write_id, state="dropped", created_at=now, dropped=sorted({*before, *names}))
+        record = WriteRecord(
+            write_id=write_id,
+            state="dropped",
+            created_at=await context.now(),
+            place=found.value.place if found is not None else 0,  # ⚑ §7: for a late request of a dead committer
+            dropped=sorted({*before, *names}),
+        )
         if await decided_writes.write_record(context, topic, record, found) is not None:
             return True
         if not await backoff.pause():

@@ -111,6 +111,23 @@ def test_a_record_names_no_more_runs_of_rows_than_are_read() -> None:
     assert lost[:2] == [Rows(first=0, count=1), Rows(first=2, count=1)]
 
 
+async def test_an_abort_keeps_the_place_of_a_write_that_was_dropped(world: World, ann: Process, bob: Process) -> None:
+    """A request of the dead committer that lands late meets the message's own key, and makes no second message."""
+    await cut(ann, "dies after", 2)  # the record is written
+    decided = record(world)
+    world.bucket.remove(f"{TOPIC}/staged/{left(world)[0]}")
+    await world.later(OVER)
+    assert (await bob.queue.sweep(TOPIC)).dropped_writes == 1
+    await staged(bob)
+    assert await bob.queue.abort_write(TOPIC, WRITE)
+    dropped = record(world)
+    assert decided is not None
+    assert dropped is not None
+    assert (dropped.state, dropped.place) == ("dropped", decided.place)
+    await committed(bob)
+    assert units.published_at(world.bucket.below("messages/")[0]) == decided.place / TICKS_PER_SECOND
+
+
 @pytest.mark.parametrize("place", [LATEST_PLACE, LATEST_PLACE // 2])
 async def test_a_write_is_not_published_far_behind_all_others(world: World, ann: Process, place: int) -> None:
     """A place that a dropped write never had, years ahead, is not inherited: nobody would ever come to its messages."""
