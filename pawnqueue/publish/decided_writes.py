@@ -156,16 +156,18 @@ class DecidedWrite:
         try:
             return await self._carry_out(is_enough)
         except PawnQueueError as error:
-            await self._give_back(error)
+            # A process that has taken over may have finished the write, and removed what was to be copied.
+            if not await self._give_back(error) and isinstance(error, PublishError):
+                return None
             raise
 
-    async def _give_back(self, error: PawnQueueError | None) -> None:
-        """Let the next attempt begin at once, as this one has ended.
+    async def _give_back(self, error: PawnQueueError | None) -> bool:
+        """Let the next attempt begin at once, as this one has ended; return False if another process has taken over.
 
         ⚑ §7: only if no request of it can still publish a message. Nobody would look for that message again.
         """
         if self._may_land:
-            return
+            return True
         before = self._found.value
         self._ended.add(before.holder)
         update = {"until": 0.0, "ttl": 0.0, "unread_since": 0.0}
@@ -175,9 +177,10 @@ class DecidedWrite:
             elif isinstance(error, staging.UnreadRowsError):
                 update["rows_unread_since"] = before.rows_unread_since or await self._context.now()
             record = before.model_copy(update=update)
-            await write_record(self._context.with_budget(), self._topic, record, self._found)
+            return await write_record(self._context.with_budget(), self._topic, record, self._found) is not None
         except PawnQueueError as problem:
             logger.debug("Write %s of topic %r waits for its time: %s", before.write_id, self._topic, problem)
+            return True
 
     async def _carry_out(self, is_enough: Callable[[], bool]) -> WriteRecord | None:
         record = self._found.value
@@ -276,9 +279,10 @@ class DecidedWrite:
             if not there:
                 await finish_despite_cancellation(lambda: self._withdraw(chunk))
                 raise topic_not_found_error(self._topic, "commit_write")
-            faults = [result.fault for result in results if result.fault is not None]
+            faults = {each.place: result.fault for each, result in zip(left, results, strict=True) if result.fault}
             if faults:
-                raise self._publish_error(faults)
+                count = sum(each.piece.count for each in left if each.place in faults)
+                raise self._publish_error(count, next(iter(faults.values())))
             in_doubt = any(result.landed is None for result in results)
             left = [each for each, result in zip(left, results, strict=True) if not result.landed]
             record = self._found.value
@@ -375,15 +379,15 @@ class DecidedWrite:
             logger.warning("%s could not be removed from a topic that was deleted: %s", key, error)
         await staging.remove_all(self._context, topic, write_id)
 
-    def _publish_error(self, faults: Sequence[StoreError]) -> PublishError:
+    def _publish_error(self, count: int, why: StoreError) -> PublishError:
         record = self._found.value
         return PublishError(
-            f"Write {record.write_id} of topic {self._topic!r} is decided, but {len(faults):,} of its "
-            f"{record.count:,} messages could not be published now: {faults[0]} The rest follows when it is committed "
+            f"Write {record.write_id} of topic {self._topic!r} is decided, but {count:,} of its "
+            f"{record.count:,} messages could not be published now: {why} The rest follows when it is committed "
             f"again, or when the topic is swept{f', after {HOLD_SECONDS:g} seconds' if self._may_land else ''}.",
             topic=self._topic,
             operation="commit_write",
-            cause=faults[0],
+            cause=why,
         )
 
 

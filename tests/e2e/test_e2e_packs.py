@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.servers
 
+#: With every kind of character that a write's id may have: it becomes part of the key that a COPY names.
+WRITE = "run__2026-01-01T00:00:00.5+02:00"
+
 
 @pytest.mark.parametrize("most", [4, 100], ids=["split", "whole"])
 async def test_a_pack_is_consumed_and_deleted(
@@ -48,10 +51,12 @@ async def test_a_staged_write_is_copied(
     backend: Backend = request.getfixturevalue("backend")
     client = request.getfixturevalue(backend.server).client()
     await patiently(lambda: queue.update_topic(topic, packs=True))
-    parts = [await queue.stage(topic, "w", part, [{"n": 6 * part + number} for number in range(6)]) for part in (0, 1)]
-    written = await patiently(lambda: queue.commit_write(topic, "w", parts, wait=60))
+    parts = [
+        await queue.stage(topic, WRITE, part, [{"n": 6 * part + number} for number in range(6)]) for part in (0, 1)
+    ]
+    written = await patiently(lambda: queue.commit_write(topic, WRITE, parts, wait=60))
     assert written.count == 12
-    assert (await patiently(lambda: queue.commit_write(topic, "w", parts, wait=60))).already
+    assert (await patiently(lambda: queue.commit_write(topic, WRITE, parts, wait=60))).already
     listed = client.list_objects_v2(Bucket=settings.s3.bucket_name, Prefix=f"{settings.s3.key_prefix}{topic}/")
     folders = [
         each["Key"].removeprefix(f"{settings.s3.key_prefix}{topic}/").split("/")[0] for each in listed["Contents"]
@@ -61,7 +66,7 @@ async def test_a_staged_write_is_copied(
     had: list[int] = []
     while len(had) < 12:
         for claim in await claim_until(queue, topic, min(5, 12 - len(had))):
-            assert {message.write_id for message in claim} == {"w"}
+            assert {message.write_id for message in claim} == {WRITE}
             had += [message.payload["n"] for message in claim]
             await settled(queue.ack, claim)
     assert sorted(had) == list(range(12))

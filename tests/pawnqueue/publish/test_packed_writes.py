@@ -190,6 +190,31 @@ async def test_a_pack_that_vanishes_under_its_commit(packed_world: World) -> Non
     assert visible(packed_world) == EVERY[:5]
 
 
+async def test_an_error_counts_messages(packed_world: World) -> None:
+    """And not packs: two of the four could not be copied, and they have three of the seven messages."""
+    ann = await writer(packed_world)
+    parts = await staged(ann)
+    ann.client.inject("denied", "COPY", times=2)
+    with pytest.raises(PublishError, match=rf"{WRITE} of topic '{TOPIC}' is decided, but 3 of its 7 messages"):
+        await ann.queue.commit_write(TOPIC, WRITE, parts)
+
+
+async def test_a_copy_that_comes_too_late_is_no_failure(packed_world: World) -> None:
+    """Its commit was taken over and finished by another one, so the source is gone: the write is done."""
+    ann, bob = await writer(packed_world), await writer(packed_world)
+    parts = await staged(ann)
+    slow = iter("x")
+
+    async def wait(kind: str, _: str) -> None:
+        if kind == "COPY" and next(slow, None):
+            await packed_world.later(OVER)
+            await bob.queue.commit_write(TOPIC, WRITE, parts)
+
+    ann.client.meanwhile = wait
+    assert (await ann.queue.commit_write(TOPIC, WRITE, parts)).count == COUNT
+    assert visible(packed_world) == EVERY
+
+
 async def test_a_topic_that_was_created_anew_without_packs_gets_none(world: World) -> None:
     """Its consumers would not look for them: the commit says so, and publishes nothing."""
     world.topic(packs=True)

@@ -102,9 +102,9 @@ def taken_over_early() -> Patches:
 def time_is_given_back_whatever_is_under_way() -> Patches:
     original = DecidedWrite._give_back
 
-    async def give_back(self: DecidedWrite, error: Any) -> None:
+    async def give_back(self: DecidedWrite, error: Any) -> bool:
         self._may_land = False
-        await original(self, error)
+        return await original(self, error)
 
     return [(DecidedWrite, "_give_back", give_back)]
 
@@ -196,8 +196,8 @@ def unread_claims_are_no_trace() -> Patches:
 def writes_wait_for_ever() -> Patches:
     original = DecidedWrite._give_back
 
-    async def give_back(self: DecidedWrite, _: Any) -> None:
-        await original(self, None)
+    async def give_back(self: DecidedWrite, _: Any) -> bool:
+        return await original(self, None)
 
     return [(DecidedWrite, "_give_back", give_back)]
 
