@@ -6,6 +6,7 @@ import hashlib
 import struct
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from json.encoder import encode_basestring as to_json_text
 from typing import Annotated, Any, Final, Literal
 
@@ -223,9 +224,16 @@ def entry_line(  # noqa: PLR0913 - an envelope has these fields
         f'{{"created_at":{text(created_at)},"dedup_key":null,"headers":{to_json(headers) if headers else "{}"},'
         f'"id":{text(id)},"nonce":"","payload":'
     )
-    after = f',"priority":0,"producer_id":{text(producer_id)},"topic":{text(topic)},"v":{FORMAT}'
-    after += f',"write_id":{text(write_id)}}}' if write_id else "}"
-    return b"".join([before.encode("utf-8", "replace"), payload_json, after.encode("utf-8", "replace")])
+    return b"".join([before.encode("utf-8", "replace"), payload_json, _end_of_line(topic, producer_id, write_id)])
+
+
+@lru_cache(maxsize=64)
+def _end_of_line(topic: str, producer_id: str, write_id: str) -> bytes:
+    """Return what the lines of one publisher end with. It is made once, as that takes a tenth of publishing."""
+    text = to_json_text
+    end = f',"priority":0,"producer_id":{text(producer_id)},"topic":{text(topic)},"v":{FORMAT}'
+    end += f',"write_id":{text(write_id)}}}' if write_id else "}"
+    return end.encode("utf-8", "replace")
 
 
 def dated(line: bytes, created_at: str) -> bytes:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pawnqueue.errors import InvalidPayloadError
 from pawnqueue.publish.payload import checked_headers, checked_payload
 
@@ -23,8 +25,7 @@ class NewMessage:
     """Text to text, in addition to those of the call. If both have a name, this value is used."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(msgspec.Struct, frozen=True, gc=False):  # quicker to make than a frozen dataclass
     """A message to publish that was checked. What its caller changes now changes it no more."""
 
     payload: bytes
