@@ -75,7 +75,7 @@ def test_an_attempt_beside_another_one(
     attempts.mkdir()
     with SyncPawnQueue.open(settings) as queue, SparkCluster(hosts=["127.0.0.2", "127.0.0.3"]) as cluster:
         for topic in ("orders", "invoices"):
-            queue.create_topic(topic)
+            queue.create_topic(topic, packs=False)  # a pack is read by one task
         queue.publish("orders", [{"n": number} for number in range(100)])
         claim = queue.claim("orders", "c", max_messages=100, ttl=600)
         reference = json.dumps(claim.reference.to_dict())
