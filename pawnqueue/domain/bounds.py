@@ -72,7 +72,8 @@ def check_id_size(message_id: str) -> str:
 
     :raises ValueError: it is longer than any of ours.
     """
-    if len(json.dumps(message_id, ensure_ascii=False)[1:-1].encode()) > LONGEST_MESSAGE_ID_BYTES:
+    is_short = len(message_id) <= LONGEST_MESSAGE_ID_BYTES // 6  # a character takes at most six bytes in JSON
+    if not is_short and len(json.dumps(message_id, ensure_ascii=False)[1:-1].encode()) > LONGEST_MESSAGE_ID_BYTES:
         raise ValueError("an id is longer than any of ours")
     return message_id
 

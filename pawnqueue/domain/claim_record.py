@@ -451,7 +451,12 @@ class ClaimRecord(Record):
         return size_hint.padded(super().encode(), size_hint.RECORD_STATES[self.state], self.ttl)
 
     def _as_text(self) -> str:
-        parts = {name: to_json(value) for name, value in self._as_json(but={"members", "settled"}).items()}
-        parts["members"] = self._members.joined(self.members)
-        parts["settled"] = self._settled.joined(self.settled)
-        return "{" + ",".join(f"{to_json(name)}:{parts[name]}" for name in sorted(parts)) + "}"
+        others = self._as_json(but={"members", "settled"})
+        runs = [
+            to_json({name: value for name, value in others.items() if name < "members"}),
+            f'{{"members":{self._members.joined(self.members)}}}',
+            to_json({name: value for name, value in others.items() if "members" < name < "settled"}),
+            f'{{"settled":{self._settled.joined(self.settled)}}}',
+            to_json({name: value for name, value in others.items() if name > "settled"}),
+        ]
+        return "{" + ",".join(run[1:-1] for run in runs if run != "{}") + "}"

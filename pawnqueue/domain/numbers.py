@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Annotated, Final, TypeAlias
 
 from pydantic import BeforeValidator, PlainSerializer
 
 #: How many messages one pack has at most.
 MAX_PACK_MESSAGES: Final = 4096
+
+#: The packs of a claim have the same few sets of numbers, and its record is read again and again.
+MAX_CACHED_SETS: Final = 256
 
 _TEXT: Final = re.compile(r"(?:\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)?")
 
@@ -48,11 +52,13 @@ def lowest(numbers: int, count: int) -> int:
     return sum(1 << number for number in each(numbers)[:count])
 
 
+@lru_cache(MAX_CACHED_SETS)
 def to_text(numbers: int) -> str:
     """Write a set as the bucket has it: ``0-99,105``."""
     return ",".join(str(begin) if begin == end else f"{begin}-{end}" for begin, end in runs(numbers))
 
 
+@lru_cache(MAX_CACHED_SETS)
 def from_text(text: str) -> int:
     """Read what :func:`to_text` wrote.
 

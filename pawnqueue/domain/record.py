@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -148,4 +148,8 @@ def canonical(data: Any) -> bytes:  # noqa: ANN401 - any JSON value
 
 def to_json(data: Any) -> str:  # noqa: ANN401 - any JSON value
     """Write JSON in the bucket's one form, as text."""
-    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(data)
+
+
+#: ``json.dumps`` would make one for each call.
+_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

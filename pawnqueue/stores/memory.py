@@ -42,6 +42,8 @@ class MemoryObjects:
         if start_after >= folder:
             first = max(first, bisect_right(self._keys, start_after))
         chunk = self._keys[first : None if most is None else first + most]
+        if chunk and chunk[-1].startswith(folder):
+            return chunk
         return list(takewhile(lambda key: key.startswith(folder), chunk))
 
     def _page(self, folder: str, start_after: str) -> tuple[list[ObjectInfo], bool]:

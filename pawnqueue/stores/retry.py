@@ -48,8 +48,11 @@ class Backoff:
     Every retry goes through it, also those of a compare-and-set: ``if await backoff.pause(): …``.
     """
 
-    def __init__(self, settings: RetrySettings, clock: Clock, events: Events | None = None) -> None:
+    def __init__(
+        self, settings: RetrySettings, clock: Clock, events: Events | None = None, *, budget: float | None = None
+    ) -> None:
         self._settings = settings
+        self._budget = settings.budget_seconds if budget is None else budget
         self._clock = clock
         self._events = events
         self._started = clock.elapsed()
@@ -62,7 +65,7 @@ class Backoff:
         :param why: why the last attempt failed, for the log.
         """
         delay = self._clock.uniform(0, self._ceiling)
-        if self._clock.elapsed() - self._started + delay >= self._settings.budget_seconds:
+        if self._clock.elapsed() - self._started + delay >= self._budget:
             return False
         if why is not None and self._events is not None:
             self._events.tell(RequestRepeated(operation=why.operation or "", why=str(why)))
@@ -80,7 +83,7 @@ class Backoff:
 
     def exceeded(self, last: StoreError) -> StoreError:
         """Return the error for an operation that is given up: the last one, with the number of attempts."""
-        if self._settings.budget_seconds == 0:
+        if self._budget == 0:
             return last
         tried = f"{self.attempts} attempt{'s' if self.attempts > 1 else ''}"
         sentence = (
@@ -110,6 +113,7 @@ class ResilientStore:
         self._events = events
         self._store = store
         self._settings = settings
+        self._budget = settings.budget_seconds
         self._clock = clock
         self._owned = owned
         self._watchers: list[Callable[[datetime], object]] = []
@@ -127,16 +131,16 @@ class ResilientStore:
 
         :param cut: a single GET or HEAD is cancelled after that time too: one that hangs must not delay others.
         """
-        budget = min(seconds, self._settings.budget_seconds)
-        settings = self._settings.model_copy(update={"budget_seconds": budget})
-        copy = ResilientStore(self._store, settings, self._clock, owned=False, events=self._events)
+        # Each claim makes dozens of these, so the settings are not copied: that would validate them again.
+        copy = ResilientStore(self._store, self._settings, self._clock, owned=False, events=self._events)
+        copy._budget = min(seconds, self._budget)
         copy._watchers = self._watchers
-        copy._cut = budget if cut else None
+        copy._cut = copy._budget if cut else None
         return copy
 
     def backoff(self) -> Backoff:
         """Return the pauses for an operation that the caller repeats itself."""
-        return Backoff(self._settings, self._clock, self._events)
+        return Backoff(self._settings, self._clock, self._events, budget=self._budget)
 
     async def get(self, key: str, most: int) -> StoredObject | None:
         """See :class:`~.port.Store`. An object that two writers have torn has an empty body."""

@@ -64,6 +64,11 @@ class Interval:
         drift = MAX_DRIFT * (elapsed - self.at)
         return Interval(self.low - drift, self.high + drift, elapsed)
 
+    def half_as_of(self, elapsed: float) -> float:
+        """Return how far the middle may be wrong at a later time: each request asks."""
+        drift = MAX_DRIFT * (elapsed - self.at)
+        return ((self.high + drift) - (self.low - drift)) / 2
+
     def intersect(self, earlier: Interval) -> Interval | None:
         """Return what it has in common with an earlier one, or None: then a clock was set or stopped."""
         before = earlier.as_of(self.at)
@@ -107,7 +112,7 @@ class ServerTime:
     @property
     def error(self) -> float:
         """How far :meth:`now` may be wrong, in seconds."""
-        return math.inf if self._known is None else self._known.as_of(self._clock.elapsed()).half
+        return math.inf if self._known is None else self._known.half_as_of(self._clock.elapsed())
 
     async def now(self, *, within: float = math.inf) -> float:
         """Return the store's time, in seconds since 1970; it takes a sample if the last one is old or in doubt.
@@ -158,12 +163,10 @@ class ServerTime:
         if self._known is None or date <= self._disproved_until:
             return
         elapsed = self._clock.elapsed()
-        suspicion = _Suspicion(date, date - elapsed)
-        latest = self._known.as_of(elapsed).high
-        if suspicion.ahead > latest + DATE_ROUNDING_SECONDS and (
-            self._suspicion is None or suspicion.ahead > self._suspicion.ahead
-        ):
-            self._suspicion = suspicion
+        ahead = date - elapsed
+        latest = self._known.high + MAX_DRIFT * (elapsed - self._known.at)
+        if ahead > latest + DATE_ROUNDING_SECONDS and (self._suspicion is None or ahead > self._suspicion.ahead):
+            self._suspicion = _Suspicion(date, ahead)
 
     async def aclose(self) -> None:
         """Cancel the running sample, and wait until the probes are removed."""
