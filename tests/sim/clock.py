@@ -40,7 +40,9 @@ class SimClock:
 
     def elapsed(self) -> float:
         """See :class:`~pawnqueue.runtime.clock.Clock`."""
-        return self._base + self._run() * self.rate
+        # As :meth:`_run`: it is asked more than anything else.
+        now, stands_until = self._loop.now, self._stands_until
+        return self._base + ((max(now, stands_until)) - self._stopped) * self.rate
 
     def wall(self) -> float:
         """See :class:`~pawnqueue.runtime.clock.Clock`."""

@@ -170,19 +170,13 @@ class SimLoop(asyncio.AbstractEventLoop):
         ready, held, patience = self._ready, self.held, LIVELOCK
         while ready:
             handle = ready.popleft()
-            if held and self._is_held(handle):
+            if held and (owner := handle.context.get(OWNER)) in held:
+                self._withheld[owner].append(handle)
                 continue
             handle.context.run(handle.callback, *handle.args)
             patience -= 1
             if not patience:
                 raise LivelockError(f"{LIVELOCK} callbacks at {self.now:.3f}, the last of them {handle.callback!r}")
-
-    def _is_held(self, handle: SimHandle) -> bool:
-        owner = handle.context.get(OWNER)
-        if owner not in self.held:
-            return False
-        self._withheld[owner].append(handle)
-        return True
 
     def _release(self, owner: object) -> None:
         if self.held.get(owner, math.inf) <= self.now:
@@ -265,7 +259,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         """Start a task; :meth:`abandon` will know it."""
         task = asyncio.Task(coro, loop=self, name=name, context=context)
         self._tasks.append(task)
-        owner = context[OWNER] if context is not None and OWNER in context else OWNER.get()
+        owner = OWNER.get() if context is None else context.get(OWNER) or OWNER.get()
         if owner is not None:
             self._owners[task] = owner
         return task

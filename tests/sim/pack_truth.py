@@ -5,7 +5,6 @@ A message of a pack is judged by the pack's uuid and its number, whatever unit i
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from pawnqueue.errors import CompatibilityError
 from pawnqueue.stores.port import StoredObject
 from tests.sim.prepared import TOPIC
 from tests.sim.stage import PUBLISHERS, Stage
-from tests.sim.truth import entry_of
+from tests.sim.truth import entry_of, json_in
 from tools.kit.history import Holder
 
 if TYPE_CHECKING:
@@ -82,6 +81,9 @@ class PackStage(Stage):
     asked_about: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """What was named to a settlement, by the claim and its session."""
 
+    _last_given: tuple[Claim | None, int, dict[str, str]] = (None, 0, {})
+    """What the claim that was asked about last has, and how many messages it had then: some may be withheld."""
+
     _letters: dict[str, str] = field(default_factory=dict)
     _pack_letters: set[str] = field(default_factory=set)
     _seen_held: set[tuple[str, str, str]] = field(default_factory=set)
@@ -102,19 +104,22 @@ class PackStage(Stage):
     def given(self, claim: Claim) -> dict[str, str]:
         """See :class:`Stage`."""
         if claim.has_payloads:
-            return {_entry(message.unit): message.id for message in claim}
+            known, length, given = self._last_given
+            if known is not claim or length != len(claim):
+                given = {_entry(message.unit): message.id for message in claim}
+                self._last_given = claim, len(claim), given
+            return given
         return {_entry(unit): self.ids.get(_entry(unit), unit) for unit in claim.ids}
 
     def unit_of(self, claim: Claim, shown: str) -> str:
         """See :class:`Stage`. What is shown may be a name in the claim, where the message was not read."""
-        given = [*self._units_of(claim)]
-        return next((unit for unit in given if self.ids.get(unit) == shown), _entry(shown))
+        return next((unit for unit in self._units_of(claim) if self.ids.get(unit) == shown), _entry(shown))
 
     def _units_of(self, claim: Claim) -> Iterator[str]:
-        given = [
-            hold.unit for hold in self.history.holds if hold.holder.claim == f"{claim.claim_id}.{claim.generation}"
-        ]
-        yield from [*self.given(claim), *given]
+        yield from self.given(claim)
+        for hold in self.history.holds:
+            if hold.holder.claim == claim.stem:
+                yield hold.unit
 
     def believe(self, process: Process, claim: Claim) -> Holder:
         """See :class:`Stage`. What is handed out is judged: how many, how often before, and whether it was due."""
@@ -171,7 +176,7 @@ class PackStage(Stage):
         """Note which claim a process saw holding a pack, as it read a lease of it."""
         unit = layout.parse_lease(key) if key.startswith(layout.leases(TOPIC)) else None
         if kind == "GET" and unit is not None and isinstance(answer, StoredObject):
-            lease = _json_in(answer.body)
+            lease = json_in(answer.body)
             if lease.get("state") == "held":
                 self._seen_held.add((who, layout.uuid_of(unit), lease["claim"]))
 
@@ -211,7 +216,7 @@ class PackStage(Stage):
         self.history.broken += [f"its pack was deleted: {name}" for name in left]
 
     def _note_decisions(self, body: bytes) -> None:
-        record = _json_in(body)
+        record = json_in(body)
         if not record.get("members"):
             return
         stem = f"{record['claim_id']}.{record['generation']}"
@@ -256,7 +261,7 @@ class PackStage(Stage):
         entry = self.entries.get(name)
         if entry is None:
             return
-        told = _json_in(body)
+        told = json_in(body)
         if {layout.uuid_of(told["unit"]), unit_uuid(told["name"])} != {entry.pack}:
             self.history.broken.append(f"buried with another place: {letter}, {told}")
         if not self._is_right(entry, told):
@@ -305,13 +310,5 @@ def unit_uuid(name: str) -> str:
 
 
 def _id_in(body: bytes) -> str:
-    found = _json_in(body).get("id", "")
+    found = json_in(body).get("id", "")
     return found if isinstance(found, str) else ""
-
-
-def _json_in(body: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

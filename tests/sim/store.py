@@ -216,6 +216,8 @@ class SimStore:
 
     def looked(self, request: Request, answer: Any) -> None:  # noqa: ANN401 - whatever the request gives
         """Remember when the process has seen which keys, as the moment at which the bucket was asked."""
+        if self._world.within is None:
+            return  # nobody asks
         if request.kind in {"GET", "HEAD"}:
             self._looks[request.key] = max(request.landed, self._looks.get(request.key, 0.0))
         elif request.kind == "LIST" and isinstance(answer, tuple):

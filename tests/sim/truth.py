@@ -11,6 +11,7 @@ import json
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pawnqueue.catalog import units
@@ -147,6 +148,9 @@ class Truth:
     _won: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     _too_short: set[tuple[str, str]] = field(default_factory=set)
     _counted: dict[str, dict[str, Counted]] = field(default_factory=lambda: defaultdict(dict))
+    _unheard: dict[tuple[str, str], list[Counted]] = field(default_factory=lambda: defaultdict(list))
+    """What a claim's consumer has not heard of yet."""
+
     _buried: dict[str, str] = field(default_factory=dict)
     _broken: list[tuple[str, str]] = field(default_factory=list)
 
@@ -241,20 +245,17 @@ class Truth:
                 self._see_record(name.removesuffix(".json"), after)
             case "dead-letter":
                 if after is not None and name.endswith(".reason.json"):
-                    told = _json(after.body)
+                    told = json_in(after.body)
                     why = OUT_OF_DELIVERIES if told.get("max_deliveries") else told.get("reason", "")
                     self._buried.setdefault(name.removesuffix(".reason.json"), why)
 
     def hear(self, who: str, kind: str, key: str, answer: object) -> None:
         """Note when a consumer hears that its claim has a record: of its PUT, or as it reads it."""
-        told = (isinstance(answer, Done) and kind == "PUT") or (isinstance(answer, StoredObject) and kind == "GET")
-        if not told or not key.startswith(_CLAIMS):
+        if kind not in {"GET", "PUT"} or not key.startswith(_CLAIMS):
             return
-        stem = key[len(_CLAIMS) :].removesuffix(".json")
-        for entry, _ in _given_by(self._records.get(stem, _EMPTY)):
-            one = self._counted[entry].get(stem)
-            if one is not None and one.consumer == who:
-                one.known = min(one.known, self.world.loop.now)
+        if isinstance(answer, Done if kind == "PUT" else StoredObject):
+            for one in self._unheard.pop((key[len(_CLAIMS) :].removesuffix(".json"), who), ()):
+                one.known = self.world.loop.now
 
     def _see_message(self, key: str, *, there: bool) -> None:
         parsed = units.parse(key)
@@ -280,7 +281,7 @@ class Truth:
         if after is None:
             self._leases.pop(uuid, None)
         else:
-            lease = _json(after.body)
+            lease = json_in(after.body)
             if not lease.get("v") or not isinstance(lease.get("until"), int | float):
                 until = EPOCH + self.world.loop.now + GARBAGE
                 lease = {"state": "held", "until": until, "claim": "", "consumer_id": ""}
@@ -314,13 +315,17 @@ class Truth:
                 one = self._counted[entry].pop(stem, None)
                 if one is not None:
                     one.gone = self.world.loop.now
+                    self._unheard.pop((stem, one.consumer), None)
                     self._counted[entry][f"{stem}, deleted at {one.gone}"] = one
         else:
-            record = self._records[stem] = {**_EMPTY, **_json(after.body)}
+            record = self._records[stem] = {**_EMPTY, **json_in(after.body)}
             members.update(record["members"])
             for entry, decision in _given_by(record):
-                one = Counted(record["consumer"], self.world.loop.now, _end_of(record) - EPOCH)
-                counted = self._counted[entry].setdefault(stem, one)
+                counted = self._counted[entry].get(stem)
+                if counted is None:
+                    counted = Counted(record["consumer"], self.world.loop.now, _end_of(record) - EPOCH)
+                    self._counted[entry][stem] = counted
+                    self._unheard[stem, counted.consumer].append(counted)
                 if not counted.decided:  # without conditions, what was written may be overwritten before it counts
                     counted.unseen = decision is not None and decision.get("unseen", False)
         members.update(uuid for uuid, lease in self._leases.items() if lease["claim"] == stem)
@@ -508,7 +513,9 @@ def _end_of(record: dict[str, Any]) -> float:
     return until if session is None else min(until, float(session))
 
 
-def _json(body: bytes) -> dict[str, Any]:
+@lru_cache(16)  # several observers look at the same body, and none of them changes what it is given
+def json_in(body: bytes) -> dict[str, Any]:
+    """Read a body; {} if it is not a JSON object."""
     try:
         found = json.loads(body)
     except (ValueError, UnicodeDecodeError):
