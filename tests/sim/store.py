@@ -77,8 +77,9 @@ class Request:
 
     def land(self, heard: bool) -> None:  # noqa: FBT001 - as the loop hands it on
         """Have its effect, and if its client still listens, send the answer."""
-        answer = self.apply()
         world = self.process.world
+        world.landing = self
+        answer = self.apply()
         self.landed = world.loop.now
         world.log(self.process.name, self, answer)
         if heard:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import TypeAlias
 
+    from tests.sim.store import Request
+
     #: Told of each answer that a process hears, errors left out: whose, of which request, of which key, and what.
     Listener: TypeAlias = Callable[[str, str, str, Any], None]
 
@@ -72,6 +74,8 @@ class World:
         self.is_calm = False
         self.ended = False
         self.last_landing = 0.0
+        #: The request that has landed last: while the bucket changes, the one that changes it.
+        self.landing: Request | None = None
         self.events: deque[tuple[float, str, Any, Any]] = deque(maxlen=kept)
         self.listeners: list[Listener] = []
         self._number = 0

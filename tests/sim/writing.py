@@ -1,6 +1,7 @@
 """A schedule of staged writes: committers that die, sweeps, an abort, a topic made anew; then calm, and judgement.
 
-What the bucket showed is judged: all of a write was published, or nothing of it; none stays undone.
+What the bucket showed is judged: all of a write was published, or nothing of it; none stays undone. What was consumed
+is published again by a request that lands late, and by no other one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pawnqueue.domain.write_record import WriteRecord
 from pawnqueue.publish import decided_writes
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import ALL_SETTINGS, RETENTION, SETTINGS
+from tests.sim.store import TIMEOUT
 
 if TYPE_CHECKING:
     import random
@@ -45,16 +47,20 @@ def writing(world: World) -> list[str]:
 class _Seen:
     """What the bucket showed of each write."""
 
-    def __init__(self, *, packs: bool | None) -> None:
+    def __init__(self, world: World, *, packs: bool | None) -> None:
+        self._world = world
         self.packs = packs
         self.published: dict[str, set[str]] = defaultdict(set)
         self.committed: set[str] = set()
         self.made_anew = False
+        self._names: dict[str, set[str]] = defaultdict(set)  # under which each message was published
+        self._again: set[str] = set()  # names that were published again
+        self._late: set[str] = set()  # and those of which a late request was one
         self._expected = {write_id: set(_ids(write_id)) for write_id in IDS}
 
     def see(self, who: str, key: str, before: StoredObject | None, after: StoredObject | None) -> None:
         """See :attr:`tests.sim.bucket.SimBucket.observers`."""
-        del who, before
+        del who
         parsed = units.parse(key) if key.startswith((units.folder(TOPIC), units.packs_folder(TOPIC))) else None
         if parsed is None or after is None or parsed.name == _stranger(parsed.id):
             return
@@ -64,6 +70,14 @@ class _Seen:
         )
         for write_id, ids in self._expected.items():
             self.published[write_id] |= shown & ids
+            for one in shown & ids:
+                if before is None and parsed.name in self._names[one]:
+                    self._again.add(parsed.name)
+                self._names[one].add(parsed.name)
+        # §7: it belongs to a dead process, or to one that has given it up.
+        request = self._world.landing
+        if request is None or not request.process.alive or request.sent + TIMEOUT < self._world.loop.now:
+            self._late.add(parsed.name)
 
     def violations(self, world: World) -> list[str]:
         """Return every promise that was broken."""
@@ -74,6 +88,12 @@ class _Seen:
                 broken.append(f"lost: write {write_id} was committed, and {len(ids - found)} rows were never published")
             if found not in (set(), ids) and not self.made_anew:
                 broken.append(f"half: of write {write_id} {len(found)} of {len(ids)} rows were published")
+        if not self.made_anew:
+            broken += [
+                f"again: {name} was published after it was consumed" for name in sorted(self._again - self._late)
+            ]
+            twice = {one: names for one, names in self._names.items() if len(names) > 1}
+            broken += [f"twice: {one} was published under {len(names)} names" for one, names in twice.items()]
         for key in world.bucket.below(layout.writes(TOPIC)):
             try:
                 state = WriteRecord.decode(world.bucket.body(key) or b"", key).state
@@ -98,11 +118,13 @@ def _ids(write_id: str) -> list[str]:
 async def _writing(world: World, *, packs: bool | None) -> list[str]:
     chance = world.stream("writing")
     establish(world.bucket, TOPIC, packs=packs)
-    seen = _Seen(packs=packs)
+    seen = _Seen(world, packs=packs)
     world.bucket.observers.append(seen.see)
     actors = {"W1": _commit, "W2": _commit, "W3": _commit, "C1": _consume, "C2": _consume, "J1": _sweep}
     if chance.random() < 0.3:
         actors["D1"] = _make_anew
+    if world.stream("parts").random() < 0.5:
+        actors["C3"] = _consume_in_parts
     if world.stream("strangers").random() < 0.3:
         actors["P1"] = _publish_under_a_rows_uuid
     for name, actor in actors.items():
@@ -154,6 +176,22 @@ async def _consume(_: Process, queue: PawnQueue, chance: random.Random, __: _See
         await queue.ack(claim)
 
 
+async def _consume_in_parts(process: Process, queue: PawnQueue, chance: random.Random, __: _Seen) -> None:
+    """Settle in all the ways there are: packs are split, given back in part, and buried."""
+    claim_id = None if chance.random() < 0.6 else f"{process.name}-{chance.randrange(10**9)}"
+    claim = await queue.claim(TOPIC, "c", max_messages=chance.choice((1, 2, 10)), ttl=8.0, claim_id=claim_id)
+    some = [message for message in claim if chance.random() < 0.5]
+    if some:
+        await queue.ack(claim, some)
+    how = chance.choice(("ack", "requeue", "bury", "leave"))
+    if len(some) < len(claim) and how == "ack":
+        await queue.ack(claim)
+    elif len(some) < len(claim) and how != "leave":
+        await queue.nack(claim, reason="bad", requeue=how == "requeue")
+    if chance.random() < 0.3:
+        await queue.redrive(TOPIC)
+
+
 async def _sweep(_: Process, queue: PawnQueue, __: random.Random, ___: _Seen) -> None:
     await queue.sweep(TOPIC)
 
@@ -184,5 +222,6 @@ async def _finish(process: Process, *, packs: bool | None) -> None:
         for _ in range(12):
             await process.clock.sleep(60)
             await queue.sweep(TOPIC)
+            await queue.redrive(TOPIC)
             while claim := await queue.claim(TOPIC, "c", max_messages=100):
                 await queue.ack(claim)

@@ -167,7 +167,7 @@ def notes_end_within_packs() -> Patches:
     return [(WriteRecord, "_is_little_in_doubt", lambda _: True)]
 
 
-@mutant("§7 A trace counts under the row's own name only", 29, 33, 50, arena="writing")
+@mutant("§7 A trace counts under the row's own name only", 91, 105, arena="writing")
 def traces_count_by_uuid() -> Patches:
     async def has_landed(context: Any, topic: str, name: str, uuid: str) -> bool:
         return any(
