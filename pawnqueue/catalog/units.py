@@ -130,9 +130,9 @@ def redriven_name(letter_id: str, version: str, seconds: float) -> str:
 
 
 def sorted_out(infos: Iterable[ObjectInfo]) -> UnitPage:
-    """Read the keys of one listing."""
+    """Read the keys of one listing, or of one of each kind of units."""
     page = UnitPage()
-    for info in infos:
+    for info in sorted(infos, key=_place):
         unit = parse(info.key, info.size)
         if unit is None:
             page.strangers.append(info.key)
@@ -163,7 +163,7 @@ async def pages(store: ResilientStore, topic: str, *, packs: bool, after: str = 
                 return
             # What is listed up to here is complete in each folder. The rest waits for the folder that is behind.
             bound = min(_place(infos[-1]) for infos in waiting)
-            yield sorted_out(sorted((each for infos in waiting for each in infos if _place(each) <= bound), key=_place))
+            yield sorted_out(each for infos in waiting for each in infos if _place(each) <= bound)
             waiting = [[each for each in infos if _place(each) > bound] for infos in waiting]
 
 

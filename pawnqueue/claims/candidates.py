@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
+from pawnqueue.catalog.unit_listing import UnitListing
 from pawnqueue.claims import effects, finish_redrive, packs, splitting, takeover
 from pawnqueue.claims.background import BackgroundWork
 from pawnqueue.claims.candidate import Candidate, enough, messages_of
@@ -104,6 +105,7 @@ class Finder:
         self._units_returned = asyncio.Event()
         self._retry_seconds = PER_OBJECT_RETRY_SECONDS  # left in this look, for leases that cannot be read
         self._retried = -math.inf  # elapsed, when units that were set aside were given out last
+        self._listing = UnitListing(context, topic)
         self._had_units = False  # the last look listed units: this one lists the leases at the same time
 
     async def candidates(self, wanted: int, *, most: int, most_reads: int) -> list[Candidate]:
@@ -260,8 +262,7 @@ class Finder:
         # While one LIST shows the whole topic, it begins at the head. A unit that comes in before the cursor (it was
         # redriven, or its producer's clock is slow) shows as soon as one behind it.
         after = "" if len(view.seen) < KEYS_PER_LIST else view.cursor
-        listing = units.pages(self._context.store, self._topic, after=after, packs=self.may_have_packs)
-        async with aclosing(listing) as pages:
+        async with aclosing(self._listing.pages(after=after, packs=self.may_have_packs)) as pages:
             if self._had_units and view.leases is None:
                 page, _ = await all_of(_next(pages), self._list_leases(view))
             else:

@@ -134,6 +134,15 @@ class PlainConformance:
         assert await everything(store, "s/", "s/aa") == ["s/b", "s/c"]
         assert await everything(store, "s/", "s/c") == []
 
+    async def test_a_listing_starts_behind_a_folder(self, store: Store) -> None:
+        """Of several folders, it begins with one in their middle, and goes on with those behind it."""
+        keys = [f"t/{name}" for name in (".topic", "leases/x", "messages/1", "messages/2", "packs/1", "writes/w")]
+        for key in (*keys, "u/messages/1"):
+            await done(store, key, b"")
+        assert await everything(store, "t/", "t/messages/") == keys[2:]
+        await store.delete(keys[2:])
+        assert await everything(store, "t/", "t/messages/") == []
+
     async def test_a_folder_is_no_prefix(self, store: Store) -> None:
         """``ab/`` is not below ``a/``, and a listing goes down into folders."""
         for key in ("a/x", "a/b/y", "ab/z"):

@@ -1,0 +1,58 @@
+"""List the units of one topic again and again, with few LISTs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final
+
+from pawnqueue.catalog import units
+
+if TYPE_CHECKING:
+    from pawnqueue.catalog.units import UnitPage
+    from pawnqueue.context import Context
+    from pawnqueue.stores.port import ObjectInfo
+
+#: One LIST for both kinds of units may show this many other keys. After it has shown more, or not all units, each kind
+#: is listed by itself for a while.
+MAX_OTHER_KEYS: Final = 100
+APART_SECONDS: Final = 60.0
+
+
+class UnitListing:
+    """Lists the units of one topic for a process that looks often."""
+
+    def __init__(self, context: Context, topic: str) -> None:
+        self._context = context
+        self._topic = topic
+        self._apart_until = -math.inf  # elapsed
+
+    async def pages(self, *, packs: bool, after: str = "") -> AsyncGenerator[UnitPage]:
+        """List the units behind a place, as :func:`.units.pages` does. One LIST shows both kinds if they are few."""
+        now = self._context.clock.elapsed()
+        if packs and not after and now >= self._apart_until:
+            page, others = await self._together()
+            if page is None or others > MAX_OTHER_KEYS:
+                self._apart_until = now + APART_SECONDS
+            if page is not None:
+                if page.end:
+                    yield page
+                return
+        async with aclosing(units.pages(self._context.store, self._topic, after=after, packs=packs)) as apart:
+            async for page in apart:
+                yield page
+
+    async def _together(self) -> tuple[UnitPage | None, int]:
+        """Return all units by one LIST, or None if it does not show them all; and how many other keys it has shown.
+
+        Of a topic's folders, ``messages/`` and ``packs/`` follow each other, and only ``staged/`` and ``writes/`` come
+        behind them.
+        """
+        messages, packs = units.folder(self._topic), units.packs_folder(self._topic)
+        async with aclosing(self._context.store.pages(f"{self._topic}/", start_after=messages)) as listing:
+            shown: Sequence[ObjectInfo] = await anext(listing, [])
+            # The end of a listing costs no request. A store may end a page before it is full.
+            is_all = not shown or shown[-1].key > f"{packs}~" or await anext(listing, None) is None
+        ours = [info for info in shown if info.key.startswith((messages, packs))]
+        return units.sorted_out(ours) if is_all else None, len(shown) - len(ours)
