@@ -806,7 +806,7 @@ class PawnQueue(ForAsyncWith):
         return await stats(self._context, topic, packs=packs)
 
     async def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:
-        """Count the messages that are claimable, cheaply: one LIST if there are none, or two if it may have packs.
+        """Count the messages that are claimable, cheaply: one LIST if there are none.
 
         :param at_least: stop counting at this many messages.
         :param claims: list the topic's claims too, one LIST for each thousand, if messages are claimable.

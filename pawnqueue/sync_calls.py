@@ -568,7 +568,7 @@ class SyncCalls(ABC):
         return self.run(lambda queue: queue.stats(topic))
 
     def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:
-        """Count the messages that are claimable, cheaply: one LIST if there are none, or two if it may have packs.
+        """Count the messages that are claimable, cheaply: one LIST if there are none.
 
         :param at_least: stop counting at this many messages.
         :param claims: list the topic's claims too, one LIST for each thousand, if messages are claimable.

@@ -8,9 +8,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from pawnqueue.catalog import units
+from pawnqueue.catalog.units import UnitPage
 
 if TYPE_CHECKING:
-    from pawnqueue.catalog.units import UnitPage
     from pawnqueue.context import Context
     from pawnqueue.stores.port import ObjectInfo
 
@@ -56,3 +56,13 @@ class UnitListing:
             is_all = not shown or shown[-1].key > f"{packs}~" or await anext(listing, None) is None
         ours = [info for info in shown if info.key.startswith((messages, packs))]
         return units.sorted_out(ours) if is_all else None, len(shown) - len(ours)
+
+
+async def listed(context: Context, topic: str, *, packs: bool) -> UnitPage:
+    """List all units of a topic, see :func:`.units.pages`."""
+    whole = UnitPage()
+    async for page in UnitListing(context, topic).pages(packs=packs):
+        whole.units += page.units
+        whole.strangers += page.strangers
+        whole.end = page.end
+    return whole

@@ -182,16 +182,6 @@ def _place(info: ObjectInfo) -> str:
     return info.key.split("/", 2)[2]
 
 
-async def listed(store: ResilientStore, topic: str, *, packs: bool) -> UnitPage:
-    """List all units of a topic, see :func:`pages`."""
-    whole = UnitPage()
-    async for page in pages(store, topic, packs=packs):
-        whole.units += page.units
-        whole.strangers += page.strangers
-        whole.end = page.end
-    return whole
-
-
 async def names_between(store: ResilientStore, topic: str, first: str, last: str) -> set[str]:
     """Return the names of the single messages from one name to another, both included, and a few behind them."""
     found: set[str] = set()

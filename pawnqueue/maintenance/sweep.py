@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pawnqueue.catalog import letters, units
+from pawnqueue.catalog import letters
+from pawnqueue.catalog.unit_listing import listed
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import SweptRecord
 from pawnqueue.events import Swept
@@ -80,7 +81,7 @@ class _Sweep:
         # ⚑ §5: leases are listed before messages. A message that was stored when its lease was listed is in the second
         # list, or was settled in between. In the other order, a lease of a new message would look like an orphan.
         leases = [info async for page in self._context.registers.pages(layout.leases(topic)) for info in page]
-        messages = await units.listed(self._context.store, self._topic, packs=self._packs)
+        messages = await listed(self._context, self._topic, packs=self._packs)
         dead = await letters.listed(self._context.store, self._topic)
         self._report.strangers += [*messages.strangers, *dead.strangers]
         stored_ids = {unit.id for unit in messages.units}

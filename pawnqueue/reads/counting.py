@@ -7,7 +7,8 @@ from collections.abc import AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from pawnqueue.catalog import letters, units
+from pawnqueue.catalog import letters
+from pawnqueue.catalog.unit_listing import UnitListing, listed
 from pawnqueue.catalog.view import TopicView
 from pawnqueue.claims.claim_reads import listed_claims
 from pawnqueue.domain import layout
@@ -64,7 +65,7 @@ async def stats(context: Context, topic: str, *, packs: bool) -> Stats:
     now = await context.now()
     store = context.store
     messages, leases, dead = await all_of(
-        units.listed(store, topic, packs=packs),
+        listed(context, topic, packs=packs),
         _collect(context.registers.pages(layout.leases(topic))),
         letters.listed(store, topic),
     )
@@ -100,7 +101,7 @@ async def backlog(
 
 async def _backlog(context: Context, topic: str, at_least: float, *, packs: bool) -> Backlog:
     view: TopicView | None = None
-    async for page in units.pages(context.store, topic, packs=packs):
+    async for page in UnitListing(context, topic).pages(packs=packs):
         if view is None:
             view = TopicView(await _collect(context.registers.pages(layout.leases(topic))))
         view.add(page)

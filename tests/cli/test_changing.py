@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-from pawnqueue.catalog import units
+from pawnqueue.catalog.unit_listing import listed
 
 if TYPE_CHECKING:
     from pawnqueue import SweepReport, SyncPawnQueue
@@ -53,7 +53,7 @@ def test_publish_makes_packs(run: Run, queue: SyncPawnQueue) -> None:
     queue.create_topic("orders", packs=True)
     assert run("publish", "orders", '{"n": 1}', "--pack", "yes").code == 0
     assert run("publish", "orders", '{"n": 1}').code == 0
-    page = queue.run(lambda opened: units.listed(opened._context.store, "orders", packs=True))
+    page = queue.run(lambda opened: listed(opened._context, "orders", packs=True))
     assert sorted(unit.is_pack for unit in page.units) == [False, True]
 
 

@@ -17,7 +17,7 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueUpdateTopicOperator,
 )
 from pawnqueue import PublishError, StoreError
-from pawnqueue.catalog import units
+from pawnqueue.catalog.unit_listing import listed
 from tests.support.airflow import TOPIC, FakeTask, context_of
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def test_who_publishes(queue: SyncPawnQueue) -> None:
 def test_what_becomes_a_pack(queue: SyncPawnQueue, pack: Any, count: int, objects: int) -> None:
     """As the queue decides, or always, or never."""
     assert len(publish([ONE] * count, topic="many", pack=pack, create=True)) == count
-    assert len(queue.run(lambda opened: units.listed(opened._context.store, "many", packs=True)).units) == objects
+    assert len(queue.run(lambda opened: listed(opened._context, "many", packs=True)).units) == objects
 
 
 def test_a_topic_without_packs(queue: SyncPawnQueue) -> None:
@@ -97,7 +97,7 @@ def test_a_topic_without_packs(queue: SyncPawnQueue) -> None:
     PawnQueueCreateTopicOperator(task_id="t", topic="packs-False", if_exists="update").execute(NOBODY)
     publish([ONE] * 100, topic="packs-False", create=True)
     assert queue.topic("packs-False").settings.packs is None
-    assert len(queue.run(lambda opened: units.listed(opened._context.store, "packs-False", packs=True)).units) == 100
+    assert len(queue.run(lambda opened: listed(opened._context, "packs-False", packs=True)).units) == 100
 
 
 def test_packs_are_checked_when_the_file_is_parsed(queue: SyncPawnQueue) -> None:

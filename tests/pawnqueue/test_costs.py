@@ -111,33 +111,32 @@ async def _a_month(world: World, consumer: Process, seconds: float, look: Callab
     return dollars(counted) / 1e6 * MONTH / (world.clock.elapsed() - began)
 
 
-#: The ``packs`` of a topic as it is created by default, and with ``packs=False``: in this order the pages name them.
-BOTH = pytest.mark.parametrize(("column", "packs"), [(0, True), (1, None)])
-
-
-@pytest.mark.parametrize(("beginning", "seconds", "look"), IDLE)
-async def test_an_idle_month(
-    world: World, beginning: str, seconds: float, look: Callable[..., Awaitable[None]]
-) -> None:
-    """A consumer that finds nothing costs what the page says, heartbeat included."""
-    months = []
-    for packs in (True, None):
-        world.topic(packs=packs)
-        months.append(await _a_month(world, await world.process(), seconds, look))
-    assert row(beginning) == pytest.approx(months, abs=0.06)
+#: The ``packs`` of a topic as it is created by default, and with ``packs=False``.
+BOTH = pytest.mark.parametrize("packs", [True, None])
 
 
 @BOTH
-async def test_looking_less_often(world: World, column: int, packs: bool | None) -> None:  # noqa: FBT001 - a parameter
+@pytest.mark.parametrize(("beginning", "seconds", "look"), IDLE)
+async def test_an_idle_month(
+    world: World, beginning: str, seconds: float, look: Callable[..., Awaitable[None]], *, packs: bool | None
+) -> None:
+    """A consumer that finds nothing costs what the page says, heartbeat included, whether packs are allowed or not."""
+    world.topic(packs=packs)
+    month = await _a_month(world, await world.process(), seconds, look)
+    assert row(beginning) == pytest.approx([month], abs=0.06)
+
+
+@BOTH
+async def test_looking_less_often(world: World, *, packs: bool | None) -> None:
     """Half a minute between two looks costs what the page says."""
     world.topic(packs=packs)
     consumer = await world.process(polling={"interval_seconds": 30})
-    [told] = re.findall(r"from 5 to 30, and waiting costs (\d\.\d\d), or (\d\.\d\d)", PAGE)
-    assert float(told[column]) == pytest.approx(await _a_month(world, consumer, 3600, _wait), abs=0.06)
+    [told] = re.findall(r"from 5 to 30, and waiting costs (\d\.\d\d)", PAGE)
+    assert float(told) == pytest.approx(await _a_month(world, consumer, 3600, _wait), abs=0.06)
 
 
 @BOTH
-async def test_a_janitors_round(world: World, column: int, packs: bool | None) -> None:  # noqa: FBT001 - a parameter
+async def test_a_janitors_round(world: World, *, packs: bool | None) -> None:
     """What a round without work costs, with the janitor's measuring of the topic, as its page says."""
     world.topic(packs=packs)
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "janitor.md").read_text()
@@ -146,16 +145,12 @@ async def test_a_janitors_round(world: World, column: int, packs: bool | None) -
     with janitor.client.counting() as counted:
         await janitor.queue.sweep(TOPIC)
         await janitor.queue.stats(TOPIC)
-    assert (counted["LIST"], counted["PUT"]) == ((12, 10)[column], 1)
-    assert ("twelve LISTs and a PUT", "(A topic that never had [packs](packs.md) is ten LISTs.)")[column] in page
+    assert (counted["LIST"], counted["PUT"]) == (10, 1)
+    assert "ten LISTs and a PUT" in page
     rounds = MONTH / 60 / 1e6
     page = " ".join(page.split())
-    a_minute, five_minutes = (f"{topics * rounds * dollars(counted):.0f}" for topics in (10, 2))
-    if packs:
-        assert f"{a_minute} dollars a month if they are swept every minute" in page
-        assert f"and {five_minutes} if every five minutes" in page
-    else:
-        assert f"({a_minute} and {five_minutes} without packs.)" in page
+    assert f"{10 * rounds * dollars(counted):.0f} dollars a month if they are swept every minute" in page
+    assert f"and {2 * rounds * dollars(counted):.0f} if every five minutes" in page
 
 
 # --- docs/explanation/cost.md ---
@@ -180,7 +175,7 @@ def test_the_page_of_costs_starts_from_what_is_counted() -> None:
     for batch, counted in zip((1, 10, 100), requests, strict=True):
         assert [names["PUBLISH"][batch], names["CONSUME"][batch]] == row(str(batch))[:2]
         assert names["REQUESTS"][batch] == float(counted)
-    assert names["WAITING"] == row(IDLE[0][0])[1]
+    assert [names["WAITING"]] == row(IDLE[0][0])
 
 
 def test_the_page_of_costs_adds_up() -> None:
@@ -198,27 +193,19 @@ def test_the_page_of_costs_adds_up() -> None:
 def test_a_month_in_which_nothing_comes() -> None:
     """What is idle costs what the figures of the other pages make of it."""
     docs = Path(__file__).parents[2] / "docs"
-    idle = re.findall(r"^\| [^|]+ \| (\d\.\d\d) \| [^|]+ \| (\d\.\d\d) \|$", COST, re.MULTILINE)
-    (waiting, topic, janitor), singly = ([float(each[column]) for each in idle] for column in (0, 1))
-    assert [waiting, singly[0]] == row(IDLE[0][0])
+    idle = re.findall(r"^\| [^|]+ \| (\d\.\d\d) \| [^|]+ \|$", COST, re.MULTILINE)
+    waiting, topic, janitor = map(float, idle)
+    assert [waiting] == row(IDLE[0][0])
 
     [told] = re.findall(r"\[(\d+) requests a minute\]\S+, (\d+) of them LISTs", COST)
     counted, lists = map(int, told)
-    page = (docs / "airflow.md").read_text()
-    [measured] = re.findall(r"requests of 20 idle topics with `packs=False` \| (\d+) a minute", page)
-    polls = 60 // 5
-    assert int(measured) == 20 * (counted - polls)
-    assert f"a LIST more: {20 * counted} a minute" in page
-    for dollars_told, more in ((topic, 0), (singly[1], polls)):
-        a_minute = Counter(LIST=lists - more, GET=counted - lists)
-        assert dollars_told == pytest.approx(dollars(a_minute) / 1e6 * MONTH / 60, abs=0.01)
+    assert f"requests of 20 idle topics | {20 * counted} a minute" in (docs / "airflow.md").read_text()
+    a_minute = Counter(LIST=lists, GET=counted - lists)
+    assert topic == pytest.approx(dollars(a_minute) / 1e6 * MONTH / 60, abs=0.01)
 
-    page = (docs / "how-to" / "janitor.md").read_text()
-    [ten] = re.findall(r"ten topics cost (\d+) dollars a month", page)
-    [ten_singly] = re.findall(r"\((\d+) and \d+ without packs", page)
-    assert [janitor, singly[2]] == [float(ten) / 10, float(ten_singly) / 10]
+    [ten] = re.findall(r"ten topics cost (\d+) dollars a month", (docs / "how-to" / "janitor.md").read_text())
+    assert janitor == float(ten) / 10
     assert f"costs {topic + janitor:.2f} dollars a month before its first message" in COST
-    assert f"and {singly[1] + singly[2]:.2f} if it was [created without packs]" in COST
     assert f"in Airflow {topic:.2f} for each topic, and {janitor:.2f} for its janitor" in PAGE
 
 

@@ -16,7 +16,7 @@ from pawnqueue import (
     SyncPawnQueue,
     TopicNotFoundError,
 )
-from pawnqueue.catalog import units
+from pawnqueue.catalog.unit_listing import listed
 from pawnqueue.publish.group_commit import MAX_WAIT_SECONDS, GroupCommit
 from pawnqueue.stores.memory import MemoryStore
 from tests.pawnqueue.publish.test_packs import messages_in, packs_in
@@ -272,6 +272,6 @@ async def test_threads_share_packs() -> None:
         queue.create_topic(TOPIC, packs=True)
         calls = [threads.submit(queue.publish, TOPIC, [payload]) for payload in numbered(200)]
         ids = {one for call in calls for one in call.result()}
-        page = queue.run(lambda opened: units.listed(opened._context.store, TOPIC, packs=True))
+        page = queue.run(lambda opened: listed(opened._context, TOPIC, packs=True))
     assert len(ids) == 200
     assert sum(unit.count for unit in page.units) == 200

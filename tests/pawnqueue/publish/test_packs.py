@@ -19,6 +19,7 @@ from pawnqueue import (
     TopicNotFoundError,
 )
 from pawnqueue.catalog import units
+from pawnqueue.catalog.unit_listing import listed
 from pawnqueue.domain import layout
 from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.pack import lines_of
@@ -183,7 +184,7 @@ async def test_a_message_larger_than_a_pack_is_alone(world: World, monkeypatch: 
     process = await world.process(packs={"bytes": 2000})
     sizes = [10, 10, 3000, 10, 20_000, 10, 10]
     ids = await process.queue.publish(TOPIC, [{"x": "x" * size} for size in sizes], pack=True)
-    page = await units.listed(process.queue._context.store, TOPIC, packs=True)
+    page = await listed(process.queue._context, TOPIC, packs=True)
     assert [unit.count for unit in page.units] == [2, 1, 1, 1, 2]
     assert [unit.id in ids for unit in page.units] == [False, False, False, True, False]
 
