@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tools.crew.crew import Crew
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.full]
 
 #: The last commit whose queue knows nothing of packs.
 BEFORE_PACKS = "5ea02d6e70ebf8dccbbaa24e9497c8dd5dd596d1"
