@@ -272,19 +272,18 @@ class Attempt:
             consumer=self._request.consumer,
             now=now,
         )
-        register = context.with_budget(self._retry_seconds).lease(topic.name, unit.id)
-        try:
-            root = await (
-                register.create(lease) if candidate.lease is None else register.replace(candidate.lease, lease)
-            )
-        except StoreError as error:
-            self.fault = self.fault or error
-            self._finder.set_aside.put(unit.id, error)
+        key = layout.lease(topic.name, unit.id)
+        step = Step(key, lease, Expect.NOTHING if candidate.lease is None else candidate.lease.version)
+        [outcome] = await context.with_budget(self._retry_seconds).registers.write([step])
+        if isinstance(outcome, Unknown):
+            self._note_unknown(unit.id, outcome)
             return []
-        if root is None:
+        self.is_answered = True
+        if not isinstance(outcome, Done):
             self._finder.mark_stale()
             self._contention.meet()
             return []
+        root = Versioned(lease, outcome.version)
         slices = [self._sized(Candidate(each, root=root), now) for each in unit.slices(lease.length)]
         return [each for each in slices if each.of]
 
@@ -307,11 +306,14 @@ class Attempt:
                 # Refused: another consumer was faster. Unknown: if it lands, it names a claim that does not list it.
                 refused += 1
                 if isinstance(outcome, Unknown):
-                    # ⚑ §5.6: it concerns its own message, which is set aside: the others do not wait for it again.
-                    self.unread = self.unread or outcome.unseen
-                    self.fault = self.fault or (None if outcome.unseen else outcome.fault)
-                    self._finder.set_aside.put(candidate.id, outcome.fault)
+                    self._note_unknown(candidate.id, outcome)
         return refused
+
+    def _note_unknown(self, unit_id: str, outcome: Unknown) -> None:
+        """⚑ §5.6: it concerns its own unit, which is set aside: the others do not wait for it again."""
+        self.unread = self.unread or outcome.unseen
+        self.fault = self.fault or (None if outcome.unseen else outcome.fault)
+        self._finder.set_aside.put(unit_id, outcome.fault)
 
     def _step(self, candidate: Candidate, won: Won) -> tuple[Step, Member, Lease]:
         before = candidate.history

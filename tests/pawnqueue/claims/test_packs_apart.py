@@ -195,6 +195,15 @@ async def test_a_lease_of_a_split_pack_that_cannot_be_read_is_set_aside(world: W
     assert is_empty(world)
 
 
+async def test_a_pack_whose_lease_cannot_be_looked_at_fails_no_claim(world: World) -> None:
+    """⚑ §5.6: a consumer that wants to split it is given nothing, and no error."""
+    world.plant_pack(10)
+    ann = await world.process()
+    ann.client.inject("denied", "HEAD", "*.0-10.lease")
+    ann.client.inject("denied", "GET", "*.0-10.lease")
+    assert len(await ann.queue.claim(TOPIC, "c", max_messages=2)) in {0, 2}
+
+
 async def test_a_delayed_slice_keeps_no_other_back(world: World) -> None:
     """Of a pack that is split, what is given back is claimed at once, whatever else of the pack is delayed."""
     world.plant_pack(10)
