@@ -52,10 +52,15 @@ class UnitListing:
         messages, packs = units.folder(self._topic), units.packs_folder(self._topic)
         async with aclosing(self._context.store.pages(f"{self._topic}/", start_after=messages)) as listing:
             shown: Sequence[ObjectInfo] = await anext(listing, [])
-            # The end of a listing costs no request. A store may end a page before it is full.
-            is_all = not shown or shown[-1].key > f"{packs}~" or await anext(listing, None) is None
+            # ⚑ §4.1: no unit stays unseen behind the end of a page. A store may end one before it is full, and only the
+            # listing tells that it is over, which costs no request.
+            is_all = not shown or shown[-1].key > f"{packs}~" or not await _has_another_page(listing)
         ours = [info for info in shown if info.key.startswith((messages, packs))]
         return units.sorted_out(ours) if is_all else None, len(shown) - len(ours)
+
+
+async def _has_another_page(listing: AsyncGenerator[Sequence[ObjectInfo]]) -> bool:
+    return await anext(listing, None) is not None
 
 
 async def listed(context: Context, topic: str, *, packs: bool) -> UnitPage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from pawnqueue.catalog import unit_listing
 from pawnqueue.claims import pack_effects, packs, splitting
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.candidate import Candidate
@@ -17,6 +18,17 @@ from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.maintenance.sweep_leases import LeaseSweep
 from pawnqueue.registers.register import Versioned
 from tests.sim.mutants.entering import Patches, mutant
+
+
+@mutant(
+    "§4.1 One LIST of both kinds of units counts only if it shows all",
+    test="tests/pawnqueue/catalog/test_unit_listing.py::test_a_topic_with_many_units_is_listed_kind_by_kind",
+)
+def the_first_page_is_all() -> Patches:
+    async def has_another_page(_: Any) -> bool:
+        return False
+
+    return [(unit_listing, "_has_another_page", has_another_page)]
 
 
 @mutant("§5.4 A pack's lease forgets no message that is finished", 0, 3, arena="packs")
