@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from pawnqueue.publish.write_outcome import describe_ranges, merge_ranges
 from pawnqueue.registers.register import Versioned
 from pawnqueue.registers.write_records import HOLD_SECONDS
 from pawnqueue.runtime.cancellation import finish_despite_cancellation
-from pawnqueue.runtime.concurrency import all_of, for_each
+from pawnqueue.runtime.concurrency import SharedWork, all_of, for_each
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
@@ -143,6 +144,8 @@ class DecidedWrite:
         self._topic_exists = topic_exists
         self._ended = ended
         self._taken_over = taken_over
+        self._looks: SharedWork[str, set[str]] = SharedWork()
+        self._looking = asyncio.Lock()
         self._may_land = False  # a request that publishes a message may be in flight
 
     async def finish(self, is_enough: Callable[[], bool] = lambda: False) -> WriteRecord | None:
@@ -364,11 +367,20 @@ class DecidedWrite:
         return [each for each in sought if each.name not in claimed]
 
     async def _claimed_since(self) -> set[str]:
-        """Return the names of the messages in claims that were changed since the write was decided."""
+        """Return the names of the messages in claims that were changed since the write was decided.
+
+        One look at a time. A caller that comes during one shares the next one: this one may have passed by the claim
+        that the caller needs. A store that answers a whole chunk with errors is not asked again for each message.
+        """
+
+        async def look() -> set[str]:
+            async with self._looking:
+                self._looks.stop_sharing(record.write_id)
+                since = decided_at(self._context, record)
+                return await write_traces.find_claimed_since(self._context, self._topic, record, since)
+
         record = self._found.value
-        return await write_traces.find_claimed_since(
-            self._context, self._topic, record, decided_at(self._context, record)
-        )
+        return await self._looks.do(record.write_id, look)
 
     async def _withdraw(self, chunk: Sequence[_Placed]) -> None:
         """Remove messages that were written into a topic that was deleted meanwhile."""

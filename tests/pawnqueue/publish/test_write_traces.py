@@ -193,6 +193,20 @@ async def test_what_is_acked_before_an_answer_is_missed_is_not_sent_again(
     assert delivered == Counter(EVERY)
 
 
+@pytest.mark.parametrize("packs", [None, True])
+async def test_many_unanswered_requests_share_a_look_at_the_claims(*, packs: bool | None) -> None:
+    """A store that fails to answer a whole chunk is asked for its claims once or twice, and not for each message."""
+    async with of_strategy("conditional_write", packs=packs) as world:
+        ann = await writer(world)
+        parts = await staged(ann)
+        ann.client.latency = 0.1
+        ann.client.inject("lost", *(("COPY", "*/packs/*") if packs else ("PUT", "*/messages/*")), times=3)
+        await ann.queue.commit_write(TOPIC, WRITE, parts)
+        looks = [key for kind, key in ann.client.requests if kind == "LIST" and "/claims/" in key]
+        assert len(looks) <= 2
+        assert visible(world) == EVERY
+
+
 @pytest.mark.parametrize("finisher", ["commit", "sweep"])
 @pytest.mark.parametrize("effect", ["denied", "lost"])
 async def test_a_claim_record_that_cannot_be_read_holds_a_write_up_for_a_while(
