@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pawnqueue.catalog import units
 from pawnqueue.catalog.unit_listing import APART_SECONDS, MAX_OTHER_KEYS, UnitListing
 from pawnqueue.domain import layout
 from pawnqueue.domain.unit import Unit
@@ -68,6 +69,17 @@ async def test_units_that_end_with_a_page_are_all(world: World, ann: Process) ->
         world.bucket.plant(layout.write(TOPIC, write), b"")
     found, requests = await listed(ann, listing_of(ann))
     assert (len(found), requests) == (2, TOGETHER)
+
+
+async def test_a_page_that_ends_among_the_packs_is_not_all(world: World, ann: Process) -> None:
+    """Whatever character their names begin with: one of §1's lanes comes behind all letters."""
+    world.bucket.page_size = 3
+    now = world.clock.server()
+    names = [f"~{units.pack_name_at(now + number, world.clock.uuid(), 2)}" for number in range(4)]
+    for name in names:
+        world.bucket.plant(units.key_of(TOPIC, name), b"")
+    found, _ = await listed(ann, listing_of(ann))
+    assert [unit.name for unit in found] == names
 
 
 async def test_other_keys_behind_the_units_do_not_cost_each_look(world: World, ann: Process) -> None:

@@ -139,9 +139,13 @@ class PlainConformance:
         keys = [f"t/{name}" for name in (".topic", "leases/x", "messages/1", "messages/2", "packs/1", "writes/w")]
         for key in (*keys, "u/messages/1"):
             await done(store, key, b"")
-        assert await everything(store, "t/", "t/messages/") == keys[2:]
-        await store.delete(keys[2:])
-        assert await everything(store, "t/", "t/messages/") == []
+        for behind in ("t/messages/", "t/messages/ "):
+            assert await everything(store, "t/", behind) == keys[2:]
+        await store.delete(keys[2:4])
+        for behind in ("t/messages/", "t/messages/ "):
+            assert await everything(store, "t/", behind) == keys[4:]
+        await store.delete(keys[4:])
+        assert await everything(store, "t/", "t/messages/ ") == []
 
     async def test_a_folder_is_no_prefix(self, store: Store) -> None:
         """``ab/`` is not below ``a/``, and a listing goes down into folders."""

@@ -174,6 +174,18 @@ async def test_obstore_does_all_that_it_can(server: FaultServer) -> None:
     await store.aclose()
 
 
+async def test_units_are_listed_by_obstore(server: FaultServer) -> None:
+    """Single messages and packs by one LIST: no poll, no sweep and no look at a topic needs boto3."""
+    async with PawnQueue.open(settings(server, "obstore", "")) as queue:
+        await queue.create_topic("orders")
+        await queue.publish("orders", [{"n": 1}])
+        server.forget_requests()
+        await queue.claim("orders", "me")
+        await queue.stats("orders")
+        await queue.sweep("orders")
+        assert agents(server) == {"obstore"}
+
+
 async def test_a_folder_marker_is_listed_without_its_slash_by_obstore(server: FaultServer) -> None:
     """A limit of obstore's, pinned: ``x/`` is listed as ``x`` unless something stranger sends the listing to boto3."""
     for key in ("f/x/", "f/y"):
