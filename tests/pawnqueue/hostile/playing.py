@@ -31,9 +31,9 @@ from tests.pawnqueue.virtual import World, numbered
 MOST_REQUESTS: Final = 20_000
 MOST_SLEEPS: Final = 20_000
 STEPS: Final = 14
-#: In the end consumers poll, a minute apart, and have all good messages before this many polls have found nothing. Polls
-#: that find something do not count: a pack whose lease says that its next delivery is the last is handed out message by
-#: message, and nothing beside it.
+#: In the end consumers poll, a minute apart, and have all good messages before this many polls have found nothing.
+#: Polls that find something do not count: a pack whose lease says that its next delivery is the last is handed out
+#: message by message, and nothing beside it.
 ROUNDS: Final = 40
 #: The topics of the other worlds never had packs.
 SHARE_WITH_PACKS: Final = 0.8
