@@ -178,8 +178,11 @@ async def _filled(waiting: list[ObjectInfo], listing: AsyncGenerator[Sequence[Ob
 
 
 def _place(info: ObjectInfo) -> str:
-    """Return what an object is listed by in its folder."""
-    return info.key.split("/", 2)[2]
+    """Return what an object is listed by in its folder; "" for the marker of the folder.
+
+    obstore shows the marker without the slash at its end: ``{topic}/messages``.
+    """
+    return info.key.split("/", 2)[2] if info.key.count("/") > 1 else ""
 
 
 async def names_between(store: ResilientStore, topic: str, first: str, last: str) -> set[str]:

@@ -9,6 +9,8 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pawnqueue import PawnQueue, Settings
+from pawnqueue.catalog import unit_listing
+from pawnqueue.catalog.unit_listing import MAX_OTHER_KEYS
 from pawnqueue.stores.connect import connect
 from pawnqueue.stores.port import Done
 from tests.pawnqueue.opened import BUCKET
@@ -198,6 +200,28 @@ async def test_a_folder_marker_is_listed_without_its_slash_by_obstore(server: Fa
     for store in stores.values():
         assert await store.folders("f/") == ["f/x/"]
         await store.aclose()
+
+
+@pytest.mark.parametrize("most_other_keys", [MAX_OTHER_KEYS, -1], ids=["one LIST", "a LIST of each kind"])
+async def test_a_topic_whose_folders_have_markers(
+    monkeypatch: pytest.MonkeyPatch, server: FaultServer, client: str, prefix: str, most_other_keys: int
+) -> None:
+    """As consoles make them, and as each publisher can: messages and packs are published, seen, claimed and swept."""
+    monkeypatch.setattr(unit_listing, "MAX_OTHER_KEYS", most_other_keys)
+    for folder in ("", "messages/", "packs/", "leases/", "claims/", "dead-letter/", "writes/", "staged/"):
+        server.put_object(BUCKET, f"{prefix}orders/{folder}", b"")
+    async with PawnQueue.open(settings(server, client, prefix)) as queue:
+        await queue.create_topic("orders")
+        await queue.publish("orders", [{"n": 0}])
+        await queue.publish("orders", [{"n": 1}, {"n": 2}], pack=True)
+        assert len(await queue.peek("orders", 9)) == 3
+        for number in (1, 2):
+            claim = await queue.claim("orders", "me")
+            assert len(claim) == number
+            await queue.ack(claim)
+        assert (await queue.backlog("orders")).pending == (await queue.stats("orders")).pending == 0
+        assert (await queue.sweep("orders")).failures == []
+        await queue.purge("orders")
 
 
 async def test_a_queue_opens_among_strangers(server: FaultServer, client: str, prefix: str) -> None:
