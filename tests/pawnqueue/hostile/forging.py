@@ -342,16 +342,17 @@ class Forger:
     def _write(self) -> tuple[str, bytes]:
         write_id = self._of(WRITE_IDS)
         counts = [self.chance.randint(0, 3) for _ in range(self.chance.randint(0, 2))]
+        are_packs = self.chance.random() < 0.5
         objects = [
             {
-                "name": layout.staged_name(part, "0" * 32, 0),
+                "name": layout.staged_name(part, "0" * 32, 0, is_pack=are_packs),
                 "size": self._of((0, 50 * count, 100 * count)),
                 "count": count,
             }
             for part, count in enumerate(counts)
         ]
         body = {
-            "v": 1,
+            "v": self._of((1, 2, 2)) if are_packs else 1,
             "nonce": "n",
             "write_id": write_id,
             "state": self._of(("begun", "begun", "done", "dropped")),
@@ -371,12 +372,13 @@ class Forger:
         return layout.write(TOPIC, write_id), self._padded(self._body(body))
 
     def _staged(self) -> tuple[str, bytes]:
-        rows = []
-        for _ in range(self.chance.randint(0, 3)):
-            row = {"id": self._of(self.uuids), "payload": {SECRET: 1}, "v": 1}
-            rows.append(self._body(row) + b"\n")
-        key = layout.staged_object(TOPIC, self._of(WRITE_IDS), layout.staged_name(self._of((0, 1)), "0" * 32, 0))
-        return key, b"".join(rows)
+        count, is_pack = self.chance.randint(0, 3), self.chance.random() < 0.5
+        name = layout.staged_name(self._of((0, 1)), "0" * 32, 0, is_pack=is_pack)
+        key = layout.staged_object(TOPIC, self._of(WRITE_IDS), name)
+        if is_pack:
+            return key, self._pack_body(count)
+        rows = [{"id": self._of(self.uuids), "payload": {SECRET: 1}, "v": 1} for _ in range(count)]
+        return key, b"".join(self._body(row) + b"\n" for row in rows)
 
     def _letter(self) -> tuple[str, bytes]:
         return letters.key_of(TOPIC, self._letter_id()), self._message()[1]
@@ -421,6 +423,7 @@ class Forger:
         folders = ["messages/", "packs/", "packs/"]
         if self._rights == "consumer":
             folders += ["leases/", "claims/", "writes/", "staged/", "staged/forged/", "dead-letter/"]
+            folders += ["messages!/", "messages0/", "other/", "packs~/"]  # before, between and behind the units
         folder = self._of(folders)
         uuid = self._of(self.uuids)
         name = self._of(

@@ -134,6 +134,7 @@ class _Play:
         world = self.world
         world.clock._random.seed(f"clock {self.story.seed}")  # whose uuids the forger does not guess
         world.bucket.plant(layout.BUCKET_RECORD, BucketRecord(strategy=self.strategy).encode())
+        world.bucket.page_size = self.chance.choice((1000, 1000, 20, 3))
         world.topic(VICTIM)
         world.fill([{"id": world.clock.uuid(), "payload": {}}], topic=VICTIM)
         untouched = {key: it for key, it in world.bucket.snapshot().items() if key.startswith(f"{VICTIM}/")}

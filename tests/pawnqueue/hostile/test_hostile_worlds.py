@@ -71,9 +71,9 @@ QUOTED = quoting(record.Record.decode.__func__)
 #: The engine without a rule, and a few seeds that show it.
 MUTANTS: dict[str, tuple[object, str, Any, tuple[int, ...]]] = {
     "any JSON is read": (record, "parse_json", any_json, (1, 2)),
-    "any name is a message's": (units, "MESSAGE_NAME", re.compile("(?s).*"), (3, 15)),
-    "fields may contradict each other": (write_record.WriteRecord, "fits", lambda *_: True, (254,)),
-    "errors quote what was read": (envelope.Envelope, "decode", classmethod(QUOTED), (11, 12)),
+    "any name is a message's": (units, "MESSAGE_NAME", re.compile("(?s).*"), (26, 33)),
+    "fields may contradict each other": (write_record.WriteRecord, "fits", lambda *_: True, (296,)),
+    "errors quote what was read": (envelope.Envelope, "decode", classmethod(QUOTED), (24, 29)),
     "any JSON is a line of a pack": (pack, "read_entry", any_line, (1, 2)),
 }
 
