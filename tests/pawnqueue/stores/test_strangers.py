@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pawnqueue import PawnQueue, Settings
-from pawnqueue.catalog import unit_listing
+from pawnqueue.catalog import unit_listing, units
 from pawnqueue.catalog.unit_listing import MAX_OTHER_KEYS
 from pawnqueue.stores.connect import connect
 from pawnqueue.stores.port import Done
@@ -222,6 +222,25 @@ async def test_a_topic_whose_folders_have_markers(
         assert (await queue.backlog("orders")).pending == (await queue.stats("orders")).pending == 0
         assert (await queue.sweep("orders")).failures == []
         await queue.purge("orders")
+
+
+async def test_names_of_units_with_a_slash_behind_them_are_in_nobodys_way(server: FaultServer, client: str) -> None:
+    """By obstore they are listed, as units that are not there. A consumer tries each of them once, and not again at once."""
+    now = 1_700_000_000.0
+    for number in range(20):
+        uuid = f"11111111-2222-4333-8444-{number:012}"
+        for name in (units.name_at(now, uuid), units.pack_name_at(now, uuid, 3)):
+            server.put_object(BUCKET, f"{units.key_of('orders', name)}/", b"x")
+    async with PawnQueue.open(settings(server, client, "")) as queue:
+        await queue.create_topic("orders")
+        await queue.publish("orders", [{"n": 0}])
+        claim = await queue.claim("orders", "me")
+        assert [message.payload for message in claim] == [{"n": 0}]
+        await queue.ack(claim)
+        assert not await queue.claim("orders", "me")
+        server.forget_requests()
+        assert not await queue.claim("orders", "me")
+        assert {request.method for request in server.requests} == {"GET"}
 
 
 async def test_a_queue_opens_among_strangers(server: FaultServer, client: str, prefix: str) -> None:
