@@ -225,7 +225,7 @@ async def test_a_topic_whose_folders_have_markers(
 
 
 async def test_names_of_units_with_a_slash_behind_them_are_in_nobodys_way(server: FaultServer, client: str) -> None:
-    """By obstore they are listed, as units that are not there. A consumer tries each of them once, and not again at once."""
+    """By obstore they are listed as units. A consumer tries each of them once, and not again at once."""
     now = 1_700_000_000.0
     for number in range(20):
         uuid = f"11111111-2222-4333-8444-{number:012}"
