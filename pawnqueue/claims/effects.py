@@ -60,11 +60,8 @@ async def carry_out(  # noqa: PLR0913 - what is to be done, and what is known
 
     failed: dict[str, StoreError] = {}
 
-    async def end(unit_id: str) -> bool | StoreError:
-        return await pack_effects.carry_out(context, topic, record, unit_id, versions.get(unit_id) or None)
-
-    ended = await for_each(end, packs, at_once=context.at_once)
-    for uuid, outcome in zip(packs, ended, strict=True):
+    ended = await pack_effects.carry_out(context, topic, record, packs, versions)
+    for uuid, outcome in ended.items():
         if isinstance(outcome, StoreError):
             failed[uuid] = outcome
         elif outcome:

@@ -5,7 +5,8 @@ A pack of which all messages are acked is deleted like a single message. That ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
@@ -53,69 +54,108 @@ def is_needed(record: ClaimRecord, unit_id: str) -> bool:
     return bool(member.rest) or any(part.how not in {"acked", "gone"} for part in record.parts_of(unit_id))
 
 
+class _End(Enum):
+    """What is left to do for a pack or a slice."""
+
+    NOTHING = "nothing"
+    DELETE = "delete"  # it and its lease: nothing of it is left
+    SLICE = "slice"  # it is finished, and its pack may be: somebody has to look
+
+
 async def carry_out(
-    context: Context, topic: str, record: ClaimRecord, unit_id: str, version: str | None
-) -> bool | StoreError:
-    """Carry out what was decided of a pack's messages.
+    context: Context, topic: str, record: ClaimRecord, unit_ids: Sequence[str], versions: Mapping[str, str]
+) -> dict[str, bool | StoreError]:
+    """Carry out what was decided of packs' messages.
 
-    Returned is whether the pack and its lease are to be deleted then, as nothing of it is left; or why it is not known
-    to be carried out.
+    Returned is of each pack whether it and its lease are to be deleted then, as nothing of it is left; or why it is not
+    known to be carried out.
 
-    :param version: of the lease as the claim wrote it, if it is known.
+    :param versions: of the leases as the claim wrote them, where they are known.
     """
+    finished = await _finish_acked(context, topic, record, unit_ids, versions)
+
+    async def end(unit_id: str) -> _End | StoreError:
+        if unit_id in finished:
+            return _End.SLICE
+        try:
+            return await _carry_out(context, topic, record, unit_id)
+        except StoreError as error:
+            return error
+        except CompatibilityError:
+            return _End.NOTHING  # its lease has a newer format: somebody else has the pack by now
+
+    ended = dict(zip(unit_ids, await for_each(end, unit_ids, at_once=context.at_once), strict=True))
+    # A claim may have many slices of one pack: one look is enough for them, after the last of them is written.
+    names = sorted({record.members[unit_id].name for unit_id, how in ended.items() if how is _End.SLICE})
+    looks = await for_each(lambda name: _finish_pack(context, topic, name), names, at_once=context.at_once)
+    faults = dict(zip(names, looks, strict=True))
+    outcomes: dict[str, bool | StoreError] = {}
+    for unit_id, how in ended.items():
+        fault = faults.get(record.members[unit_id].name) if how is _End.SLICE else None
+        outcomes[unit_id] = how if isinstance(how, StoreError) else fault or how is _End.DELETE
+    return outcomes
+
+
+async def _finish_pack(context: Context, topic: str, name: str) -> StoreError | None:
     try:
-        if version is not None and await _finish_slice(context, topic, record, unit_id, Version(version)):
-            return False
-        return await _carry_out(context, topic, record, unit_id)
+        await splitting.finish_if_done(context, topic, name)
     except StoreError as error:
         return error
-    except CompatibilityError:
-        return False  # its lease has a newer format: somebody else has the pack by now
+    return None
 
 
-async def _carry_out(context: Context, topic: str, record: ClaimRecord, unit_id: str) -> bool:
+async def _carry_out(context: Context, topic: str, record: ClaimRecord, unit_id: str) -> _End:
     # ⚑ §5.4: what the claim does not hold any more was carried out before. Its letters may have been redriven since.
     held = await _held(context, topic, record, unit_id)
     if held is None:
-        return False
+        return _End.NOTHING
     parts = record.parts_of(unit_id)
     dead = [part for part in parts if part.how == "dead"]
     if dead:
         is_buried = await _bury(context, topic, record, unit_id, dead)
         if is_buried is None:
-            return False  # another process has carried it out
+            return _End.NOTHING  # another process has carried it out
         if not is_buried:
-            return True  # nothing is left of the pack
+            return _End.DELETE
     left = _shares_left(record, unit_id, held.value)
     now = await context.now()
     name = record.members[unit_id].name
     if left:
         freed = leases.released_pack(unit_id, name, left, consumer=record.consumer, claim=record.stem, now=now)
     elif layout.is_whole_pack(name, unit_id):
-        return True
+        return _End.DELETE
     else:
         freed = leases.done(unit_id, name, consumer=record.consumer, claim=record.stem, now=now)
     is_freed = await context.lease(topic, unit_id).replace(held, freed) is not None
     if not is_freed and await _held(context, topic, record, unit_id) is not None:
         raise StoreError(f"The lease of {unit_id} is being written.", transient=True, topic=topic)
-    if not left:
-        await splitting.finish_if_done(context, topic, name)
-    return False
+    return _End.NOTHING if left else _End.SLICE
 
 
-async def _finish_slice(context: Context, topic: str, record: ClaimRecord, unit_id: str, version: Version) -> bool:
-    """Note by one write that nothing is left of a slice, where that needs no look; return whether it is noted."""
+async def _finish_acked(
+    context: Context, topic: str, record: ClaimRecord, unit_ids: Iterable[str], versions: Mapping[str, str]
+) -> set[str]:
+    """Note that nothing is left of slices, where that needs no look; return those of which it is noted."""
+    acked = [unit_id for unit_id in unit_ids if versions.get(unit_id) and _is_acked_slice(record, unit_id)]
+    if not acked:
+        return set()
+    try:
+        now = await context.now()
+    except StoreError:
+        return set()
+    steps = []
+    for unit_id in acked:
+        name = record.members[unit_id].name
+        finished = leases.done(unit_id, name, consumer=record.consumer, claim=record.stem, now=now)
+        steps.append(Step(layout.lease(topic, unit_id), finished, Version(versions[unit_id])))
+    outcomes = await context.registers.write(steps)
+    return {unit_id for unit_id, outcome in zip(acked, outcomes, strict=True) if isinstance(outcome, Done)}
+
+
+def _is_acked_slice(record: ClaimRecord, unit_id: str) -> bool:
     member, decision = record.members[unit_id], record.settled.get(unit_id)
     is_acked = decision is not None and decision.how == "acked" and not member.rest
-    if not is_acked or layout.is_whole_pack(member.name, unit_id):
-        return False
-    finished = leases.done(unit_id, member.name, consumer=record.consumer, claim=record.stem, now=await context.now())
-    step = Step(layout.lease(topic, unit_id), finished, version)
-    [outcome] = await context.registers.write([step])
-    if not isinstance(outcome, Done):
-        return False
-    await splitting.finish_if_done(context, topic, member.name)
-    return True
+    return is_acked and not layout.is_whole_pack(member.name, unit_id)
 
 
 async def _held(context: Context, topic: str, record: ClaimRecord, unit_id: str) -> Versioned[Lease] | None:

@@ -430,6 +430,23 @@ async def test_the_record_of_many_packs_is_small(world: World) -> None:
 # --- many consumers of one pack ---
 
 
+@pytest.mark.parametrize("is_buried", [True, False])
+async def test_many_slices_of_a_pack_cost_one_look_at_its_end(world: World, *, is_buried: bool) -> None:
+    """A claim with all slices of a pack reads each lease once to find that the pack is finished, not for each slice."""
+    world.plant_pack(200)
+    ann, bob = await world.process(), await world.process()
+    assert (await ann.queue.ack(await ann.queue.claim(TOPIC, "c", max_messages=4))).complete
+    claim = await bob.queue.claim(TOPIC, "c", max_messages=1000)
+    assert len(claim) == 196
+    if is_buried:
+        await bob.queue.bury(claim, [claim[0]], reason="bad")
+    with bob.client.counting() as requests:
+        assert (await bob.queue.ack(claim)).complete
+    assert requests["GET"] <= 2 * 50 + 5  # on csprng_verify each lease is read twice
+    assert requests["LIST"] <= 8
+    assert world.bucket.below("packs/") == world.bucket.below("leases/") == []
+
+
 async def test_consumers_of_one_pack_do_not_wait_for_each_other(world: World) -> None:
     """⚑ §4: consumers that want a few messages each have them of one pack at the same time, each message once."""
     world.plant_pack(100)
