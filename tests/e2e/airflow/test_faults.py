@@ -335,15 +335,21 @@ def test_keys_are_replaced_and_a_mapped_task_loses_its_supervisor(
 
         def answered(status: int, operation: str, folder: str, since: int = 0) -> bool:
             known = [each for each in server.requests[since:] if (each.status, each.operation) == (status, operation)]
-            return any(f"/{folder}/" in key for each in known for key in each.touches)
+            return any(f"{dag_id}/{folder}" in key for each in known for key in each.touches)
+
+        def looked(status: int, since: int = 0) -> bool:
+            """Say whether a poll was answered: it lists single messages and packs, together or apart."""
+            listed = [each for each in server.requests[since:] if each.operation == "ListObjectsV2"]
+            folders = {f"{dag_id}/", f"{dag_id}/messages/"}
+            return any(each.status == status and folders.intersection(each.touches) for each in listed)
 
         before = len(server.requests)
-        _until(lambda: answered(200, "ListObjectsV2", "messages", before), "the sensor's trigger has looked", 120)
+        _until(lambda: looked(200, before), "the sensor's trigger has looked", 120)
         # First the store refuses the old key, then the connection has the new one.
         keys["AKNEW"] = None
         del keys["AKOLD"]
-        _until(lambda: answered(403, "ListObjectsV2", "messages"), "the sensor's trigger was denied")
-        _until(lambda: answered(403, "PutObject", "claims"), "a renewal of the working task was denied")
+        _until(lambda: looked(403), "the sensor's trigger was denied")
+        _until(lambda: answered(403, "PutObject", "claims/"), "a renewal of the working task was denied")
         airflow.api.update_connection(dag_id, "pawnqueue", login="AKNEW", **fields)
 
         processes = airflow.task_processes(dag_id, working, "batch.each", map_index=0)

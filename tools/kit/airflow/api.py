@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, TypeAlias
 from urllib.parse import quote, urlencode
 
@@ -91,11 +93,21 @@ class Api:
     def trigger(
         self, dag_id: str, conf: Mapping[str, Any] | None = None, *, run_id: str | None = None, **more: Any
     ) -> str:
-        """Start a run, and return its id. ``more`` goes into the request: ``partition_key``, ``logical_date``."""
-        body = {"logical_date": None, "conf": dict(conf or {}), **more}
-        if run_id is not None:
-            body["dag_run_id"] = run_id
-        return self.request("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"]
+        """Start a run, and return its id. ``more`` goes into the request: ``partition_key``, ``logical_date``.
+
+        SQLite refuses a write while another process writes for long, and Airflow answers 500 then: it is tried again.
+        """
+        given = run_id or f"manual__{uuid.uuid4()}"
+        body = {"logical_date": None, "conf": dict(conf or {}), "dag_run_id": given, **more}
+        for is_last in (False, False, True):
+            try:
+                return self.request("POST", f"/dags/{dag_id}/dagRuns", body)["dag_run_id"]
+            except ApiError as error:
+                if error.status == HTTPStatus.CONFLICT and run_id is None:
+                    return given  # an attempt before has started it
+                if is_last or error.status != HTTPStatus.INTERNAL_SERVER_ERROR or "Database error" not in str(error):
+                    raise
+        raise AssertionError
 
     def run(self, dag_id: str, run_id: str) -> Json:
         """Return a run: ``state``, ``conf``, ``partition_key``, ``start_date`` and so on."""
