@@ -27,7 +27,7 @@ def records_stay() -> Patches:
     return [(sweeping_claims.ClaimSweep, "_is_past_retention", lambda *_: False)]
 
 
-@mutant("§4.1 What a live claim has settled is its no more", 13, 122, 128, arena="patience")
+@mutant("§4.1 What a live claim has settled is its no more", 147, 179, arena="patience")
 def settled_is_covered() -> Patches:
     original = register_cache.CachedRecord.of
 

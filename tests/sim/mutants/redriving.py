@@ -16,7 +16,7 @@ from tests.sim.mutants.entering import Patches, mutant
 from tools.kit.stores import ALL
 
 
-@mutant("§5 A dead letter whose burial is not finished is not redriven", 225, arena="packs")
+@mutant("§5 A dead letter whose burial is not finished is not redriven", 403, 1868, 2836, arena="schedule")
 def redrive_early() -> Patches:
     original = redrive._move
 
@@ -54,7 +54,10 @@ def redrive_no_lock() -> Patches:
 
 
 @mutant(
-    "§5 The source is looked for after the lock was taken, and moved by COPY, never by GET and PUT", 173, arena="packs"
+    "§5 The source is looked for after the lock was taken, and moved by COPY, never by GET and PUT",
+    209,
+    250,
+    arena="packs",
 )
 def redrive_by_put() -> Patches:
     bodies: dict[str, bytes] = {}
