@@ -35,6 +35,8 @@ MALFORMED = "malformed"
 #: Before this many seconds are left of a delay nobody is given the message: each process's idea of the store's time may
 #: be wrong by the margin, that of the one that delayed it and that of the one that is given it.
 EARLY = 2 * 2.0
+#: No request of any weather lands later than this many seconds after it was sent.
+MOST_LATE = 100.0
 
 
 @dataclass(slots=True)
@@ -133,7 +135,10 @@ class PackStage(Stage):
             until, by = self.delayed.get(unit, (0.0, stem))
             if by != stem and now < until - EARLY and one not in self.reborn:
                 broken.append(f"given too early: {unit} to {stem} at {now:.1f}, delayed until {until:.1f} by {by}")
-        for message in claim if claim.has_payloads else ():
+        # Where records are forgotten sooner than requests land, a claim's record may be created when the one that
+        # refuses it is gone: it comes back without its leases, and what it gives is not counted in them.
+        is_counted = claim.has_payloads and self.retention > MOST_LATE
+        for message in claim if is_counted else ():
             entry = _entry(message.unit)
             if entry in self.entries and message.id not in self.reborn:
                 before = {hold.holder.claim for hold in self.history.holds if hold.unit == entry} - {stem}
