@@ -35,8 +35,6 @@ MALFORMED = "malformed"
 #: Before this many seconds are left of a delay nobody is given the message: each process's idea of the store's time may
 #: be wrong by the margin, that of the one that delayed it and that of the one that is given it.
 EARLY = 2 * 2.0
-#: No request of any weather lands later than this many seconds after it was sent.
-MOST_LATE = 100.0
 
 
 @dataclass(slots=True)
@@ -83,6 +81,13 @@ class PackStage(Stage):
     asked_about: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """What was named to a settlement, by the claim and its session."""
 
+    came_back: set[str] = field(default_factory=set)
+    """Claims whose records were created after a record under their name was forgotten, which would have refused them.
+
+    In these worlds that may be sooner than a request lands. Their leases were given back by then, and count nothing.
+    """
+
+    _recorded: set[str] = field(default_factory=set)
     _last_given: tuple[Claim | None, int, dict[str, str]] = (None, 0, {})
     """What the claim that was asked about last has, and how many messages it had then: some may be withheld."""
 
@@ -135,13 +140,11 @@ class PackStage(Stage):
             until, by = self.delayed.get(unit, (0.0, stem))
             if by != stem and now < until - EARLY and one not in self.reborn:
                 broken.append(f"given too early: {unit} to {stem} at {now:.1f}, delayed until {until:.1f} by {by}")
-        # Where records are forgotten sooner than requests land, a claim's record may be created when the one that
-        # refuses it is gone: it comes back without its leases, and what it gives is not counted in them.
-        is_counted = claim.has_payloads and self.retention > MOST_LATE
-        for message in claim if is_counted else ():
+        for message in claim if claim.has_payloads and stem not in self.came_back else ():
             entry = _entry(message.unit)
             if entry in self.entries and message.id not in self.reborn:
-                before = {hold.holder.claim for hold in self.history.holds if hold.unit == entry} - {stem}
+                holders = {hold.holder.claim for hold in self.history.holds if hold.unit == entry}
+                before = holders - self.came_back - {stem}
                 if message.deliveries <= len(before):
                     broken.append(f"deliveries: {entry} to {stem} for the {message.deliveries}th time: {before}")
                 listed = self.truth.listed(entry, but=stem)
@@ -171,6 +174,9 @@ class PackStage(Stage):
             case "packs" if before is not None and after is None:
                 self._judge_deletion(key)
             case "claims" if after is not None:
+                if before is None and key in self._recorded:
+                    self.came_back.add(key.rpartition("/")[2].removesuffix(".json"))
+                self._recorded.add(key)
                 self._note_decisions(after.body)
             case "dead-letter" if after is not None and not key.endswith(".reason.json"):
                 self._judge_letter(who, key, before, after.body)
