@@ -106,10 +106,10 @@ class Commit:
                 operation="commit_write",
             )
         await self._check_stored(objects, found)
-        if not await topic_may_exist(topic, self.topic_exists):
-            raise topic_not_found_error(topic, "commit_write")
-        ask_for_packs = partial(self.topic_exists, with_packs=True)
-        if any(each.is_pack for each in objects) and not await topic_may_exist(topic, ask_for_packs):
+        has_packs = any(each.is_pack for each in objects)
+        if not await topic_may_exist(topic, partial(self.topic_exists, with_packs=has_packs)):
+            if not has_packs or not await topic_may_exist(topic, self.topic_exists):
+                raise topic_not_found_error(topic, "commit_write")
             # ⚑ §7: its consumers would not look for them.
             raise InvalidArgumentError(
                 f"Rows of write {write_id} were staged as packs, and topic {topic!r} allows none any more, as it was "
