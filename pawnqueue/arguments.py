@@ -24,6 +24,8 @@ Reference: TypeAlias = ClaimReference | Mapping[str, Any]
 Payloads: TypeAlias = Iterable[Mapping[str, Any] | NewMessage | Checked]
 #: What is called when a claim is lost.
 OnLost: TypeAlias = Callable[[LeaseLostError], Awaitable[None] | None]
+#: One topic, or several.
+TopicNames: TypeAlias = str | Iterable[str]
 #: Which messages of a claim: one or many, each as the message itself or by its id.
 Chosen: TypeAlias = str | Message | Iterable[str | Message]
 #: Why messages of a claim were not done: of each the reason, by the message itself or by its id.
@@ -32,6 +34,26 @@ Reasons: TypeAlias = Mapping[str, str] | Mapping[Message, str] | Mapping[str | M
 TEN_YEARS_SECONDS = 10 * 365 * 86_400.0
 #: How much of an argument an error shows.
 MAX_SHOWN_CHARACTERS = 60
+
+
+def checked_topics(topics: object, operation: str) -> list[str]:
+    """Return the names of topics: one, or several, each once."""
+    if isinstance(topics, str | bytes | Mapping) or not isinstance(topics, Iterable):
+        return [layout.checked_topic(topics)]
+    names = list(dict.fromkeys(layout.checked_topic(topic) for topic in topics))
+    if not names:
+        raise InvalidArgumentError(f"{operation} was given no topic: name at least one.", operation=operation)
+    return names
+
+
+def check_one_topic(topics: Collection[str], claim_id: str | None) -> None:
+    """Refuse a claim id that goes with several topics: the next claim by it could not tell which topic's it means."""
+    if claim_id is not None and len(topics) > 1:
+        raise InvalidArgumentError(
+            f"claim_id={shown(claim_id)} names a claim in one topic, and {len(topics)} topics were given: pass one of "
+            "them, or no claim_id.",
+            operation="claim",
+        )
 
 
 def checked_count(value: object, name: str, operation: str) -> int:

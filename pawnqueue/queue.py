@@ -18,6 +18,8 @@ from pawnqueue.arguments import (
     Payloads,
     Reasons,
     Reference,
+    TopicNames,
+    check_one_topic,
     checked_callback,
     checked_claim_ids,
     checked_count,
@@ -27,6 +29,7 @@ from pawnqueue.arguments import (
     checked_owners,
     checked_pack,
     checked_seconds,
+    checked_topics,
     chosen,
 )
 from pawnqueue.bucket.opening import ForAsyncWith, Opening, Sections, open_bucket
@@ -37,7 +40,7 @@ from pawnqueue.claims.claim_reads import LastClaim, last_claim, latest_generatio
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.claims.leaving import leave
 from pawnqueue.claims.renewing import renew
-from pawnqueue.claims.waiting import until_free, until_there
+from pawnqueue.claims.waiting import Place, until_free, until_there
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.claim_terms import ClaimTerms
@@ -402,7 +405,7 @@ class PawnQueue(ForAsyncWith):
 
     async def claim(  # noqa: PLR0913 - all but the first two have a default
         self,
-        topic: str,
+        topic: TopicNames,
         consumer: str,
         *,
         max_messages: int | None = None,
@@ -415,13 +418,15 @@ class PawnQueue(ForAsyncWith):
     ) -> Claim:
         """Claim messages. No other consumer gets them until they are settled or the claim's time is over.
 
+        :param topic: one topic, or several. A claim has messages of one topic. Of several, the one comes first that
+            this queue has looked into longest ago, and the first one with messages is claimed from.
         :param consumer: the consumer's name.
         :param max_messages: how many at most; without it, ``polling.max_messages_per_poll``.
         :param max_bytes: their size together, at most; that of packed messages without compression. A message that is
             larger comes alone.
         :param ttl: for how many seconds; without it, ``polling.visibility_timeout_seconds``. Renew it in time.
         :param claim_id: makes claiming idempotent: the same id and owner return the same messages, as far as they are
-            still theirs, and never a second batch.
+            still theirs, and never a second batch. It names a claim in one topic, so it goes with one topic only.
         :param owner: on whose behalf, for ``claim_id``; without it, the consumer's name.
         :param wait: for how many seconds to look again while there is nothing, or while another session holds this id.
             If the store does not answer, ``retry.budget_seconds`` come on top.
@@ -432,8 +437,10 @@ class PawnQueue(ForAsyncWith):
         :raises ClaimBusyError: another session holds this claim id. It names the owner, until when, and when to try
             again.
         """
+        names = checked_topics(topic, "claim")
+        check_one_topic(names, claim_id)
         given = ClaimTerms(
-            topic=topic,
+            topic=names[0],
             consumer=consumer,
             owner=owner,
             claim_id=claim_id,
@@ -444,25 +451,31 @@ class PawnQueue(ForAsyncWith):
             wait=wait,
         )
         terms = CheckedTerms.of(self._context.settings, given)
-        record = await self._topic(topic, "claim")
+        records = {name: await self._topic(name, "claim") for name in names}
+        places = [self._place(name, records[name], terms, one_of=len(names)) for name in self._claims.in_turn(names)]
         if self._context.settings.registry.register_consumers:
             self._heartbeat.register_in_background("consumers", consumer)
+        return await until_there(
+            self._context,
+            places,
+            wait=terms.times.wait,
+            is_settled=terms.is_settled,
+            check_open=self._life.check_open,
+        )
+
+    def _place(self, topic: str, record: TopicRecord, terms: CheckedTerms, *, one_of: int) -> Place:
+        """Return a topic into which a claim looks, one of so many."""
 
         async def attempt() -> Claim:
             nonlocal record
+            if one_of > 1:
+                self._claims.note_turn(topic)
             # A call that waits follows the topic's settings as any other does. It may begin to have packs meanwhile.
             with suppress(TopicNotFoundError, StoreError):
                 record = await self._topic(topic, "claim")
             return await self._claims.claim(terms.request(record))
 
-        return await until_there(
-            self._context,
-            self._claims.idle_pauses_of(topic),
-            attempt,
-            wait=terms.times.wait,
-            is_settled=terms.is_settled,
-            check_open=self._life.check_open,
-        )
+        return Place(self._claims.idle_pauses_of(topic), attempt)
 
     async def attach(
         self,

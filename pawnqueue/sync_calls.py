@@ -14,6 +14,7 @@ from pawnqueue.arguments import (
     Payloads,
     Reasons,
     Reference,
+    TopicNames,
 )
 from pawnqueue.bucket.registry import Registration
 from pawnqueue.bucket.topics import Topic, TopicOptions
@@ -239,7 +240,7 @@ class SyncCalls(ABC):
 
     def claim(
         self,
-        topic: str,
+        topic: TopicNames,
         consumer: str,
         *,
         max_messages: int | None = None,
@@ -252,13 +253,15 @@ class SyncCalls(ABC):
     ) -> Claim:
         """Claim messages. No other consumer gets them until they are settled or the claim's time is over.
 
+        :param topic: one topic, or several. A claim has messages of one topic. Of several, the one comes first that
+            this queue has looked into longest ago, and the first one with messages is claimed from.
         :param consumer: the consumer's name.
         :param max_messages: how many at most; without it, ``polling.max_messages_per_poll``.
         :param max_bytes: their size together, at most; that of packed messages without compression. A message that is
             larger comes alone.
         :param ttl: for how many seconds; without it, ``polling.visibility_timeout_seconds``. Renew it in time.
         :param claim_id: makes claiming idempotent: the same id and owner return the same messages, as far as they are
-            still theirs, and never a second batch.
+            still theirs, and never a second batch. It names a claim in one topic, so it goes with one topic only.
         :param owner: on whose behalf, for ``claim_id``; without it, the consumer's name.
         :param wait: for how many seconds to look again while there is nothing, or while another session holds this id.
             If the store does not answer, ``retry.budget_seconds`` come on top.
@@ -269,6 +272,7 @@ class SyncCalls(ABC):
         :raises ClaimBusyError: another session holds this claim id. It names the owner, until when, and when to try
             again.
         """
+        topic = self._as_list(topic)
         return self.run(
             lambda queue: queue.claim(
                 topic,

@@ -17,7 +17,7 @@ TARGET: Final = PACKAGE / "sync_calls.py"
 #: What ``SyncPawnQueue`` has in a way of its own.
 BY_HAND: Final = {"open", "closed", "strategy", "settings", "aclose"}
 #: An argument of one of these types may be a slow iterable, or one that belongs to its caller's thread.
-ITERABLES: Final = {"Iterable", "Chosen", "Payloads"}
+ITERABLES: Final = {"Iterable", "Chosen", "Payloads", "TopicNames"}
 HEAD: Final = '''\
 """The calls of ``SyncPawnQueue``. Change ``queue.py`` instead: ``python -m tools.twins`` writes this file."""
 # ruff: noqa: PLR0913 - as PawnQueue has them

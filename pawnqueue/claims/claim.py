@@ -228,6 +228,21 @@ class Claim(ABC):
             return self._messages.ids
         return [message.id for message in self._messages]
 
+    @property
+    def unsettled(self) -> list[Message]:
+        """Its messages of which nothing is decided yet, in order, as far as this process knows.
+
+        :raises InvalidArgumentError: it was attached to without payloads: use :attr:`unsettled_ids`.
+        """
+        return [message for message in self._readable if self._record.decision_of(message.unit) is None]
+
+    @property
+    def unsettled_ids(self) -> list[str]:
+        """The ids of its messages of which nothing is decided yet, in order; without payloads as in :attr:`ids`."""
+        if self._unread:
+            return [unit for unit in self._unread if self._record.decision_of(unit) is None]
+        return [message.id for message in self.unsettled]
+
     @abstractmethod
     def has(self, message_id: str) -> bool:
         """Say whether it was made with a message of this id, whether or not that is settled by now.

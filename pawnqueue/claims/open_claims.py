@@ -52,6 +52,7 @@ class Claims:
         self._closing = _Closing([])
         self._under_way: set[asyncio.Task[HeldClaim]] = set()
         self._effect_retries = EffectRetries(context, self.look_anew)
+        self._looks = 0  # of claims of several topics
 
     async def claim(self, asked: ClaimRequest) -> HeldClaim:
         """Claim what is asked for in a new session, or find again what was claimed under the id."""
@@ -339,6 +340,27 @@ class Claims:
         """Return the pauses that all waiting claims of the topic share. They are made on first use."""
         return self._topic(topic).idle_pauses
 
+    def in_turn(self, topics: Sequence[str]) -> list[str]:
+        """Return the topics in the order in which a claim looks into them.
+
+        Topics come last that this queue found empty a moment ago, while the pause after that goes on. Of the others,
+        and of those, the one comes first that was looked into longest ago. In a new process their order is random, so
+        that many short-lived processes do not all take the messages of one topic.
+        """
+        if len(topics) == 1:
+            return list(topics)
+        for state in map(self._topic, topics):
+            if not state.turn:
+                state.turn = -self._context.clock.uniform(0, 1)
+        return sorted(
+            topics, key=lambda topic: (self._topic(topic).idle_pauses.seconds_left() > 0, self._topic(topic).turn)
+        )
+
+    def note_turn(self, topic: str) -> None:
+        """Note that a claim of several topics looks into this one now."""
+        self._looks += 1
+        self._topic(topic).turn = self._looks
+
     def forget(self, topics: Iterable[str]) -> None:
         """Forget what was remembered of these topics."""
         for topic in topics:
@@ -390,5 +412,6 @@ class _TopicState:
     def __init__(self, context: Context, topic: str) -> None:
         self.finder = Finder(context, topic)
         self.idle_pauses = IdlePauses(context.clock)
+        self.turn = 0.0  # among the topics of a claim: the number of its last look, or a random one below 0
         self.contention = Contention(context.clock, by_the_piece=context.registers.is_certain)
         self.by_id = ById(context, self.finder, self.contention)

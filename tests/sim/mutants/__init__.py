@@ -8,6 +8,7 @@ from tests.sim.mutants import (  # noqa: F401 - each enters its mutants
     claiming,
     faults,
     janitor,
+    listening,
     liveness,
     packs,
     redriving,
