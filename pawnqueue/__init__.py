@@ -33,7 +33,7 @@ from pawnqueue.errors import (
     WriteBusyError,
 )
 from pawnqueue.maintenance import OpenClaim, SweepReport
-from pawnqueue.maintenance.redrive import RedriveResult
+from pawnqueue.maintenance.redrive import RedriveProgress, RedriveResult
 from pawnqueue.maintenance.removal import Removed
 from pawnqueue.publish.new_messages import NewMessage
 from pawnqueue.publish.staging import Staged
@@ -82,6 +82,7 @@ __all__ = [
     "PublishError",
     "QueueClosedError",
     "QueueFullError",
+    "RedriveProgress",
     "RedriveResult",
     "Registration",
     "Removed",

@@ -360,12 +360,39 @@ class LettersRedriven(_OfTopic):
 
     subject = "dead_letters"
     level = logging.INFO
-    template = "Redrove {moved:dead letter} of topic {topic!r}; {skipped} were skipped, and {failed} failed."
+    template = "Redrove {moved:dead letter} of topic {topic!r}; {skipped} were skipped, and {failed} failed{_rest}."
 
     moved: int
     """How many are in the queue again."""
     skipped: int
     """How many were left: being buried, being redriven by another process, or gone."""
+    failed: int
+    """How many could not be moved now."""
+    complete: bool = True
+    """Whether all dead letters were looked at: the call was neither cut off nor at its ``max_messages`` before."""
+
+    @property
+    def _rest(self) -> str:
+        return "" if self.complete else "; not all were looked at"
+
+
+@_event
+class RedriveContinued(_OfTopic):
+    """A redrive that takes long goes on: once a minute at most."""
+
+    subject = "dead_letters"
+    level = logging.INFO
+    template = (
+        "Redriving topic {topic!r}: {looked_at:dead letter} looked at, {moved} moved, {skipped} skipped, {failed} "
+        "failed so far."
+    )
+
+    looked_at: int
+    """How many dead letters were compared with what was asked for."""
+    moved: int
+    """How many are in the queue again."""
+    skipped: int
+    """How many were left."""
     failed: int
     """How many could not be moved now."""
 

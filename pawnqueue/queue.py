@@ -46,7 +46,7 @@ from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.claim_terms import ClaimTerms
 from pawnqueue.errors import StoreError, TopicNotFoundError
 from pawnqueue.maintenance import AskOwner, SweepReport, ask_by_record, finish, removal, sweep
-from pawnqueue.maintenance.redrive import RedriveResult, redrive
+from pawnqueue.maintenance.redrive import OnProgress, RedriveResult, RedriveTerms, redrive
 from pawnqueue.maintenance.removal import Removed
 from pawnqueue.publish import staging, writes
 from pawnqueue.publish.new_messages import checked_messages
@@ -63,6 +63,7 @@ from pawnqueue.registers.probe import ProbeResult, probe
 from pawnqueue.runtime.cancellation import cancel_after
 from pawnqueue.runtime.concurrency import all_of
 from pawnqueue.runtime.lifetime import CLOSE_SECONDS, Lifetime
+from pawnqueue.runtime.pacing import Pace
 from pawnqueue.settings import Settings
 from pawnqueue.terms import (
     NACK,
@@ -71,7 +72,9 @@ from pawnqueue.terms import (
     NotDone,
     checked_cut,
     checked_keeping,
+    checked_letter_filter,
     checked_portion,
+    checked_rate,
     checked_renewal,
     checked_settlement,
 )
@@ -749,22 +752,51 @@ class PawnQueue(ForAsyncWith):
             self._context, topic, most=most, newest_first=newest_first, after=after, payloads=payloads
         )
 
-    async def redrive(
-        self, topic: str, ids: Iterable[str] | str | None = None, *, max_messages: int | None = None
+    async def redrive(  # noqa: PLR0913 - all but the first have a default
+        self,
+        topic: str,
+        ids: Iterable[str] | str | None = None,
+        *,
+        reason: str | None = None,
+        older_than: float | None = None,
+        younger_than: float | None = None,
+        max_messages: int | None = None,
+        per_second: float | None = None,
+        missing_ok: bool = False,
+        dry_run: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> RedriveResult:
         """Give dead letters back to the queue, in the order of their ids. Their deliveries count from zero again.
 
-        Each is a single message then, with the id that it had. It is kept under a new one, its ``unit``.
+        Each is a single message then, with the id that it had. It is kept under a new one, its ``unit``. Letters that
+        are buried while the call goes on are left. A call that was cut off goes on when it is made again, as what was
+        redriven is no dead letter any more.
 
-        :param ids: which, by the ids of dead letters or of their messages; without it, all of them.
+        :param ids: which, by the ids of dead letters or of their messages; without it, all of them. What follows
+            chooses among these: all that is given has to be true of a letter.
+        :param reason: those that were buried for this reason, or one that begins with it: ``ValueError`` means
+            ``ValueError: no amount`` too, and not ``ValueErrors``. A ``*`` in it means any text. It reads each reason.
+        :param older_than: those that were buried at least this many seconds ago, by the store's dates.
+        :param younger_than: those that were buried less than this many seconds ago.
         :param max_messages: how many at most.
+        :param per_second: how many a second at most, evenly; such as 0.5 for one every two seconds.
+        :param missing_ok: leave out ids that have no dead letter (any more), and name them in the result: for a call
+            that goes on where one with the same ids was cut off.
+        :param dry_run: change nothing, and return what would be redriven.
+        :param on_progress: called with a :class:`RedriveProgress`, once a second at most and at the end, in the queue's
+            own thread. It must return at once. If it raises, that is logged, and it is not called again.
         :raises InvalidArgumentError: one of these ids has no dead letter. None was given back.
         """
         only = checked_ids(ids, topic, "redrive")
-        most = None if max_messages is None else checked_count(max_messages, "max_messages", "redrive")
+        most = math.inf if max_messages is None else checked_count(max_messages, "max_messages", "redrive")
+        wanted = checked_letter_filter(topic, reason, older_than, younger_than)
+        pace = Pace(self._context.clock, checked_rate(per_second, topic))
+        checked_flags("redrive", missing_ok=missing_ok, dry_run=dry_run)
+        checked_callback(on_progress, "on_progress", "the progress", "redrive")
         packs = await self._may_have_packs_now(topic, "redrive")
+        terms = RedriveTerms(wanted, pace, most, packs=packs, missing_ok=missing_ok, dry_run=dry_run)
         try:
-            return await redrive(self._context, topic, only=only, most=most, packs=packs)
+            return await redrive(self._context, topic, terms, only=only, on_progress=on_progress)
         finally:
             self._claims.look_anew(topic)
 

@@ -21,7 +21,7 @@ from pawnqueue.bucket.topics import Topic, TopicOptions
 from pawnqueue.claims import Claim, ClaimReference, Message, Settlement
 from pawnqueue.claims.claim_reads import LastClaim
 from pawnqueue.maintenance import AskOwner, SweepReport
-from pawnqueue.maintenance.redrive import RedriveResult
+from pawnqueue.maintenance.redrive import OnProgress, RedriveResult
 from pawnqueue.maintenance.removal import Removed
 from pawnqueue.publish.packing import PackChoice
 from pawnqueue.publish.staging import Staged
@@ -520,18 +520,55 @@ class SyncCalls(ABC):
         )
 
     def redrive(
-        self, topic: str, ids: Iterable[str] | str | None = None, *, max_messages: int | None = None
+        self,
+        topic: str,
+        ids: Iterable[str] | str | None = None,
+        *,
+        reason: str | None = None,
+        older_than: float | None = None,
+        younger_than: float | None = None,
+        max_messages: int | None = None,
+        per_second: float | None = None,
+        missing_ok: bool = False,
+        dry_run: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> RedriveResult:
         """Give dead letters back to the queue, in the order of their ids. Their deliveries count from zero again.
 
-        Each is a single message then, with the id that it had. It is kept under a new one, its ``unit``.
+        Each is a single message then, with the id that it had. It is kept under a new one, its ``unit``. Letters that
+        are buried while the call goes on are left. A call that was cut off goes on when it is made again, as what was
+        redriven is no dead letter any more.
 
-        :param ids: which, by the ids of dead letters or of their messages; without it, all of them.
+        :param ids: which, by the ids of dead letters or of their messages; without it, all of them. What follows
+            chooses among these: all that is given has to be true of a letter.
+        :param reason: those that were buried for this reason, or one that begins with it: ``ValueError`` means
+            ``ValueError: no amount`` too, and not ``ValueErrors``. A ``*`` in it means any text. It reads each reason.
+        :param older_than: those that were buried at least this many seconds ago, by the store's dates.
+        :param younger_than: those that were buried less than this many seconds ago.
         :param max_messages: how many at most.
+        :param per_second: how many a second at most, evenly; such as 0.5 for one every two seconds.
+        :param missing_ok: leave out ids that have no dead letter (any more), and name them in the result: for a call
+            that goes on where one with the same ids was cut off.
+        :param dry_run: change nothing, and return what would be redriven.
+        :param on_progress: called with a :class:`RedriveProgress`, once a second at most and at the end, in the queue's
+            own thread. It must return at once. If it raises, that is logged, and it is not called again.
         :raises InvalidArgumentError: one of these ids has no dead letter. None was given back.
         """
         ids = self._as_list(ids)
-        return self.run(lambda queue: queue.redrive(topic, ids, max_messages=max_messages))
+        return self.run(
+            lambda queue: queue.redrive(
+                topic,
+                ids,
+                reason=reason,
+                older_than=older_than,
+                younger_than=younger_than,
+                max_messages=max_messages,
+                per_second=per_second,
+                missing_ok=missing_ok,
+                dry_run=dry_run,
+                on_progress=on_progress,
+            )
+        )
 
     def sweep(self, topic: str, *, dry_run: bool = False, ask: AskOwner | None = None) -> SweepReport:
         """Let the janitor sweep the topic once: finish what crashed processes left, remove what nobody needs.

@@ -16,6 +16,7 @@ from pawnqueue.arguments import (
     checked_text,
     checked_ttl,
     is_number,
+    shown,
 )
 from pawnqueue.claims import ClaimReference
 from pawnqueue.claims.claim_making import ClaimRequest
@@ -24,6 +25,7 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.object_sizes import MAX_CLAIM_PACKED_MESSAGES
 from pawnqueue.errors import InvalidArgumentError
+from pawnqueue.maintenance.letter_filter import LetterFilter
 from pawnqueue.reads.portions import Portion, portions_of_claim, portions_of_topic
 
 if TYPE_CHECKING:
@@ -222,4 +224,32 @@ def checked_portion(portion: object, operation: str) -> Portion:
         return portion
     raise InvalidArgumentError(
         f"A {type(portion).__name__} is not a portion: pass one of those that portions() returns.", operation=operation
+    )
+
+
+def checked_letter_filter(topic: str, reason: object, older_than: object, younger_than: object) -> LetterFilter:
+    """Return what dead letters have to be like."""
+    why = None if reason is None else checked_text(reason, "reason", topic, "redrive")
+    older = None if older_than is None else checked_seconds(older_than, "older_than", topic, "redrive")
+    younger = None if younger_than is None else checked_seconds(younger_than, "younger_than", topic, "redrive")
+    if older is not None and younger is not None and older >= younger:
+        raise InvalidArgumentError(
+            f"No dead letter is older than {older:g} seconds and younger than {younger:g}: pass an older_than that is "
+            "less than younger_than.",
+            topic=topic,
+            operation="redrive",
+        )
+    return LetterFilter(why, older, younger)
+
+
+def checked_rate(per_second: object, topic: str) -> float | None:
+    """Return how many letters a second are redriven at most; None: any number."""
+    if per_second is None:
+        return None
+    if is_number(per_second) and 0 < per_second < math.inf:
+        return float(per_second)
+    raise InvalidArgumentError(
+        f"per_second is a number above 0, not {shown(per_second)}: 10 for ten a second, 0.5 for one every two seconds.",
+        topic=topic,
+        operation="redrive",
     )

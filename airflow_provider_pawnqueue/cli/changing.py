@@ -6,18 +6,17 @@ import json
 import sys
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from airflow_provider_pawnqueue.cli.running import UsageError, command, fail, say, show
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.operators.administration import NEVER, ensure_topic
-from pawnqueue import Claim, DeadLetter, PawnQueueError, PublishError, Removed, Settlement, SweepReport, Topic
+from pawnqueue import Claim, PawnQueueError, PublishError, RedriveProgress, Removed, Settlement, SweepReport, Topic
 
 _STDIN: Final = "-"
 _NOTHING_PUBLISHED: Final = "Nothing was published."
-_LETTERS_PER_PAGE: Final = 500
 _IS_YES: Final[dict[str, bool]] = {"yes": True, "no": False}
 
 
@@ -121,46 +120,38 @@ def _settle(hook: PawnQueueHook, args: Namespace, work: Callable[[Claim], Settle
 @command
 def redrive(hook: PawnQueueHook, args: Namespace) -> None:
     """Move dead letters back into their topic."""
-    if args.dry_run:
-        letters = _letters_to_redrive(hook, args.topic, args.ids, args.limit)
-        show([{"id": each.id, "result": "would be given back", "error": ""} for each in letters], args.output)
-        return
-    done = hook.redrive(args.topic, args.ids, max_messages=args.limit)
-    rows = [{"id": each, "result": "given back", "error": ""} for each in done.moved]
+    done = hook.redrive(
+        args.topic,
+        args.ids,
+        reason=args.reason,
+        older_than=args.older_than,
+        younger_than=args.younger_than,
+        max_messages=args.limit,
+        per_second=args.per_second,
+        missing_ok=args.missing_ok,
+        dry_run=args.dry_run,
+        on_progress=_show_progress if sys.stderr.isatty() else None,
+    )
+    result = "would be given back" if args.dry_run else "given back"
+    rows = [{"id": each, "result": result, "error": ""} for each in done.moved]
     rows += [{"id": each, "result": "skipped", "error": ""} for each in done.skipped]
+    rows += [{"id": each, "result": "missing", "error": ""} for each in done.missing]
     rows += [{"id": each, "result": "failed", "error": str(error)} for each, error in done.failed.items()]
     show(rows, args.output)
+    unnamed = done.moved_count + done.skipped_count - len(done.moved) - len(done.skipped)
+    if unnamed:
+        say(f"{unnamed} more were {result} or skipped, which are not named.")
     if done.failed:
-        fail(f"{len(done.failed)} dead letters were not given back, or it is not certain: redrive them again.")
+        fail(f"{done.failed_count} dead letters were not given back, or it is not certain: redrive them again.")
 
 
-def _letters_to_redrive(hook: PawnQueueHook, topic: str, ids: list[str] | None, most: int | None) -> list[DeadLetter]:
-    """Return the dead letters that a redrive would move, in the order of their ids.
-
-    :param ids: ids of dead letters or of their messages; None: all.
-    """
-    letters = list(_all_letters(hook, topic, payloads=ids is not None))
-    if ids is not None:
-        wanted = set(ids)
-        letters = [each for each in letters if wanted & _ids_of(each)]
-        unknown = wanted.difference(*map(_ids_of, letters))
-        if unknown:
-            raise UsageError(f"Topic {topic!r} has no dead letter {min(unknown)}: nothing would be given back.")
-    return sorted(letters, key=lambda each: each.id)[:most]
-
-
-def _ids_of(letter: DeadLetter) -> set[str]:
-    return {letter.id} | ({letter.message.id} if letter.message is not None else set())
-
-
-def _all_letters(hook: PawnQueueHook, topic: str, *, payloads: bool) -> Iterator[DeadLetter]:
-    after = None
-    while True:
-        page = hook.dead_letters(topic, max_messages=_LETTERS_PER_PAGE, after=after, payloads=payloads)
-        yield from page
-        after = page.next
-        if after is None:
-            return
+def _show_progress(progress: RedriveProgress) -> None:
+    """Say on a terminal how far a redrive has come. A short one ends before there is anything to say."""
+    if progress.seconds >= 1:
+        say(
+            f"{progress.looked_at} dead letters looked at, {progress.moved} given back, {progress.skipped} skipped, "
+            f"{progress.failed} failed after {progress.seconds:.0f} s"
+        )
 
 
 @command

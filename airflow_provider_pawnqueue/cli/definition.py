@@ -58,6 +58,22 @@ _LETTER_IDS = _ids(
     "The id of a dead letter or of its message; may be given several times. Without it, all dead letters"
 )
 _MAX_REDRIVEN = Arg(("--limit",), help="How many to give back at most", type=positive_int(allow_zero=False))
+_REDRIVE_REASON = Arg(
+    ("--reason",),
+    help="Only those buried for this reason, or one that begins with it; a * in it means any text",
+)
+_OLDER_THAN = Arg(
+    ("--older-than",), metavar="SECONDS", help="Only those buried at least this many seconds ago", type=float
+)
+_YOUNGER_THAN = Arg(
+    ("--younger-than",), metavar="SECONDS", help="Only those buried less than this many seconds ago", type=float
+)
+_PER_SECOND = Arg(("--per-second",), metavar="N", help="How many to give back a second at most", type=float)
+_MISSING_OK = Arg(
+    ("--missing-ok",),
+    help="Leave out ids that have no dead letter: to go on where a redrive of these ids was cut off",
+    action="store_true",
+)
 
 _CLAIM_ID = Arg(("claim_id",), help="The id of the claim, as a task's log and the janitor's report name it")
 _CLAIM_MESSAGE_IDS = _ids(
@@ -142,7 +158,8 @@ _COMMANDS: Final = (
         "changing",
         "redrive",
         "Move dead letters back into their topic",
-        *(_TOPIC, _LETTER_IDS, _MAX_REDRIVEN, _DRY_RUN),
+        *(_TOPIC, _LETTER_IDS, _REDRIVE_REASON, _OLDER_THAN, _YOUNGER_THAN),
+        *(_MAX_REDRIVEN, _PER_SECOND, _MISSING_OK, _DRY_RUN),
     ),
     _command(
         "changing",

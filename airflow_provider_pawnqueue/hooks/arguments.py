@@ -83,6 +83,14 @@ def checked_delay(given: object, name: str = "delay") -> float:
     return seconds
 
 
+def checked_rate(given: object, name: str) -> float:
+    """Return how many a second: a number above 0."""
+    rate = math.nan if isinstance(given, timedelta) else _seconds(given)
+    if not 0 < rate < math.inf:
+        raise WrongArgumentError(f"{name}={given!r}: pass a number above 0.")
+    return rate
+
+
 def _seconds(given: object) -> float:
     if isinstance(given, timedelta):
         return given.total_seconds()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Literal, TypeVar
 
 from airflow.providers.common.compat.sdk import AirflowFailException, Context
 
@@ -11,13 +12,19 @@ from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import (
     check_early,
     checked_count,
+    checked_delay,
     checked_flag,
     checked_ids,
     checked_pack,
+    checked_rate,
+    checked_seconds,
+    checked_text,
     checked_topic,
 )
 from airflow_provider_pawnqueue.lineage import lineage_of
 from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failures
+
+T = TypeVar("T")
 
 
 class PawnQueuePublishOperator(PawnQueueOperator):
@@ -98,46 +105,76 @@ class PawnQueuePublishOperator(PawnQueueOperator):
 class PawnQueueRedriveOperator(PawnQueueOperator):
     """Moves dead letters back into their topic; returns how many were moved, were skipped, and failed.
 
+    A task that was cut off goes on in its next try: what was moved is no dead letter any more. So a retry leaves out
+    ids that have no dead letter, which the first try would refuse.
+
     :param topic: the topic's name.
-    :param ids: the ids of dead letters or of their messages; without it, all.
+    :param ids: the ids of dead letters or of their messages; without it, all. What follows chooses among these: all
+        that is given has to be true of a letter.
+    :param reason: those that were buried for this reason, or for one that begins with it. A ``*`` in it means any text:
+        ``*KeyError`` finds ``work: KeyError: 'total'``, as tasks report it.
+    :param older_than: those that were buried at least this long ago, in seconds or as a timedelta.
+    :param younger_than: those that were buried less than this long ago.
     :param max_messages: how many to move at most.
+    :param per_second: how many to move a second at most.
     :param dry_run: change nothing, and count what would be moved.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: Sequence[str] = ("topic", "ids", "max_messages", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = (
+        "topic",
+        "ids",
+        "reason",
+        "older_than",
+        "younger_than",
+        "max_messages",
+        "per_second",
+        "pawnqueue_conn_id",
+    )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - as the queue's call has them
         self,
         *,
         topic: str,
         ids: Sequence[str] | str | None = None,
+        reason: str | None = None,
+        older_than: float | str | timedelta | None = None,
+        younger_than: float | str | timedelta | None = None,
         max_messages: int | str | None = None,
+        per_second: float | str | None = None,
         dry_run: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.topic = check_early(topic, checked_topic, "topic")
         self.ids = check_early(ids, checked_ids, "ids")
+        self.reason = check_early(reason, checked_text, "reason")
+        self.older_than = check_early(older_than, checked_delay, "older_than")
+        self.younger_than = check_early(younger_than, checked_seconds, "younger_than")
         self.max_messages = check_early(max_messages, checked_count, "max_messages")
+        self.per_second = check_early(per_second, checked_rate, "per_second")
         self.is_dry_run = checked_flag(dry_run, "dry_run")  # BaseOperator.dry_run is a method
 
     def execute(self, context: Context) -> dict[str, int]:
         """Redrive the dead letters."""
-        del context
         ids = checked_ids(self.ids)
-        most = None if self.max_messages is None else checked_count(self.max_messages, "max_messages")
+        given: dict[str, Any] = {
+            "reason": self._given(self.reason, checked_text, "reason"),
+            "older_than": self._given(self.older_than, checked_delay, "older_than"),
+            "younger_than": self._given(self.younger_than, checked_seconds, "younger_than"),
+            "max_messages": self._given(self.max_messages, checked_count, "max_messages"),
+            "per_second": self._given(self.per_second, checked_rate, "per_second"),
+        }
         if ids == []:
             # A task before this one has found no letters to redrive, which is not the same as all.
             return {"moved": 0, "skipped": 0, "failed": 0}
+        is_retry = getattr(context.get("ti"), "try_number", 1) > 1
         with failures():
-            if self.is_dry_run:
-                return {"moved": self._count(ids, most), "skipped": 0, "failed": 0}
-            done = self.hook.redrive(self.topic, ids, max_messages=most)
+            done = self.hook.redrive(self.topic, ids, missing_ok=is_retry, dry_run=self.is_dry_run, **given)
         for message, why in done.failed.items():
             self.log.warning("Dead letter %s of topic %s was not moved back: %s", message, self.topic, why)
-        return {"moved": len(done.moved), "skipped": len(done.skipped), "failed": len(done.failed)}
+        return {"moved": done.moved_count, "skipped": done.skipped_count, "failed": done.failed_count}
 
-    def _count(self, ids: Sequence[str] | None, most: int | None) -> int:
-        dead = len(ids) if ids is not None else self.hook.stats(self.topic).dead
-        return dead if most is None else min(dead, most)
+    @staticmethod
+    def _given(value: object, check: Callable[[Any, str], T], name: str) -> T | None:
+        return None if value is None else check(value, name)

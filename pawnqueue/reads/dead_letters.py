@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_by
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.records import DeadReason
 from pawnqueue.domain.times import instant
-from pawnqueue.errors import CompatibilityError, InvalidArgumentError, StoreError
+from pawnqueue.errors import CompatibilityError, InvalidArgumentError, ObjectTooLargeError, StoreError
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: How many ids an error names.
 MAX_UNKNOWN_IDS_SHOWN = 3
+#: A search for ids lists a topic with more letters than this a second time, rather than remember all of them.
+MAX_REMEMBERED_LETTERS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,41 +117,75 @@ async def list_letters(context: Context, topic: str) -> list[ListedLetter]:
     return (await listing.listed(context.store, topic)).letters
 
 
-async def find_letter_ids(context: Context, topic: str, ids: Collection[str]) -> set[str]:
+async def read_reason(context: Context, topic: str, letter_id: str) -> DeadReason | None:
+    """Return why a letter was buried: a GET. None: it has no reason, or none that this version can read.
+
+    :raises StoreError: the store does not tell.
+    """
+    key = listing.reason_key_of(topic, letter_id)
+    try:
+        found = await context.store.get(key, MAX_SMALL_RECORD_BYTES)
+        return None if found is None else DeadReason.decode(found.body, key)
+    except (ObjectTooLargeError, UnreadableRecordError, CompatibilityError):
+        return None
+
+
+async def find_letter_ids(context: Context, topic: str, ids: Collection[str]) -> tuple[set[str], set[str]]:
     """Return the ids under which letters are kept, from those ids or from the ids of their messages.
 
     The two differ if a message was redriven and buried again. The first need a LIST alone; letters are read only if an
-    id is not among them. Then it means all letters whose messages have it.
-
-    :raises InvalidArgumentError: some ids belong to no dead letter of this topic.
+    id is not among them. Then it means all letters whose messages have it. The second set has the ids that belong to no
+    dead letter of this topic.
     """
-    letters = await list_letters(context, topic)
-    kept: set[str] = {str(letter.id) for letter in letters} & set(ids)
+    kept: set[str] = set()
+    others: list[ListedLetter] | None = []
+    async for page in listing.pages(context.store, topic):
+        kept.update(letter.id for letter in page.letters if letter.id in ids)
+        if others is not None:
+            others += [letter for letter in page.letters if letter.id not in ids]
+            if len(others) > MAX_REMEMBERED_LETTERS:
+                others = None  # they are listed once more, if need be
     missing = set(ids) - kept
-    if missing:
-        patient = context.with_budget()
+    if not missing:
+        return kept, missing
+    patient = context.with_budget()
 
-        async def message_id(letter: ListedLetter) -> str | None:
-            message, _ = await _read_body(patient, topic, letter, DeadReason(reason=""))
-            return message.id if message is not None else None
+    async def message_id(letter: ListedLetter) -> str | None:
+        message, _ = await _read_body(patient, topic, letter, DeadReason(reason=""))
+        return message.id if message is not None else None
 
-        others = [letter for letter in letters if letter.id not in kept]
-        names = await for_each(message_id, others, at_once=context.at_once)
+    found: set[str] = set()
+    async for letters in _once_more(context, topic, others):
+        some = [letter for letter in letters if letter.id not in ids]
+        names = await for_each(message_id, some, at_once=context.at_once)
         # Any publisher may give its message the id of another one: an id means all letters whose messages have it.
-        by_message = [(name, letter.id) for name, letter in zip(names, others, strict=True) if name in missing]
+        by_message = [(name, letter.id) for name, letter in zip(names, some, strict=True) if name in missing]
         kept.update(letter_id for _, letter_id in by_message)
-        missing.difference_update(name for name, _ in by_message)
-    if missing:
-        some = ", ".join(sorted(missing)[:MAX_UNKNOWN_IDS_SHOWN])
-        others_too = " and others" if len(missing) > MAX_UNKNOWN_IDS_SHOWN else ""
-        raise InvalidArgumentError(
-            f"Topic {topic!r} has no dead letter {some}{others_too}: nothing was redriven. dead_letters() lists them "
-            "all (peek --dead, on the command line).",
-            topic=topic,
-            message=min(missing),
-            operation="redrive",
-        )
-    return kept
+        found.update(name for name, _ in by_message)
+    return kept, missing - found
+
+
+async def _once_more(
+    context: Context, topic: str, remembered: list[ListedLetter] | None
+) -> AsyncGenerator[list[ListedLetter]]:
+    if remembered is not None:
+        yield remembered
+        return
+    async for page in listing.pages(context.store, topic):
+        yield page.letters
+
+
+def unknown_ids_error(topic: str, missing: Collection[str]) -> InvalidArgumentError:
+    """Return the error for ids that belong to no dead letter of the topic."""
+    some = ", ".join(sorted(missing)[:MAX_UNKNOWN_IDS_SHOWN])
+    others_too = " and others" if len(missing) > MAX_UNKNOWN_IDS_SHOWN else ""
+    return InvalidArgumentError(
+        f"Topic {topic!r} has no dead letter {some}{others_too}: nothing was redriven. dead_letters() lists them "
+        "all (peek --dead, on the command line); missing_ok=True leaves out those that are gone.",
+        topic=topic,
+        message=min(missing),
+        operation="redrive",
+    )
 
 
 async def _read(context: Context, topic: str, letter: ListedLetter, *, payloads: bool) -> DeadLetter:

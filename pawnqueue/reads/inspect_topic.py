@@ -19,7 +19,7 @@ from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_by
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.records import DeadReason
 from pawnqueue.domain.share import Share
-from pawnqueue.errors import CompatibilityError, InvalidArgumentError, ObjectTooLargeError, PawnQueueError
+from pawnqueue.errors import CompatibilityError, ObjectTooLargeError, PawnQueueError
 from pawnqueue.events import logger_of
 from pawnqueue.reads.dead_letters import find_letter_ids
 from pawnqueue.runtime.concurrency import for_each
@@ -160,11 +160,8 @@ async def find(context: Context, topic: str, message_id: str, *, packs: bool) ->
 
 async def _find_letter(context: Context, topic: str, message_id: str) -> Location | None:
     """Find a dead letter whose message has this id, and which is kept under another one."""
-    try:
-        kept = await find_letter_ids(context, topic, [message_id])
-    except InvalidArgumentError:
-        return None
-    return await _locate_letter(context, topic, min(kept))
+    kept, _ = await find_letter_ids(context, topic, [message_id])
+    return await _locate_letter(context, topic, min(kept)) if kept else None
 
 
 async def _locate_letter(context: Context, topic: str, letter_id: str) -> Location:

@@ -121,6 +121,25 @@ def test_a_dry_redrive_tells_what_a_real_one_does(run: Run, queue: SyncPawnQueue
     assert [row["id"] for row in named] == [buried[2]]
 
 
+def test_redrive_takes_filters(run: Run, queue: SyncPawnQueue) -> None:
+    """Only letters with the reason and the age are given back, and no more of them a second than asked for."""
+    queue.create_topic("orders")
+    queue.publish("orders", [{"n": 0}, {"n": 1}])
+    claim = queue.claim("orders", "c", max_messages=2)
+    queue.bury(claim, claim.ids[0], reason="ValueError: no amount")
+    queue.bury(claim, claim.ids[1], reason="expired")
+
+    old = run("redrive", "orders", "--older-than", "1000", "--output", "json")
+    some = run("redrive", "orders", "--reason", "ValueError", "--per-second", "50", "--output", "json")
+    again = ("--id", claim.ids[0], "--missing-ok", "--younger-than", "1000")
+    rest = run("redrive", "orders", *again, "--output", "json")
+
+    assert old.rows == []
+    assert some.rows == [{"id": claim.ids[0], "result": "given back", "error": ""}]
+    assert rest.rows == [{"id": claim.ids[0], "result": "missing", "error": ""}]
+    assert (queue.stats("orders").pending, queue.stats("orders").dead) == (1, 1)
+
+
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_a_letter_that_is_not_there_is_told(run: Run, queue: SyncPawnQueue, buried: list[str], more: list[str]) -> None:
     """If one of the named letters does not exist, none is given back."""

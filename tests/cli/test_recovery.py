@@ -45,6 +45,7 @@ def test_the_pages_commands_recover(queue: SyncPawnQueue, run: Run) -> None:
         ("redrive", 5),
         ("redrive", 3),
         ("redrive", 0),
+        ("redrive", 0),
         ("purge", 1),
         ("purge", 0),
     ]

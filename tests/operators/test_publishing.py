@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -214,3 +215,16 @@ def test_redrive(queue: SyncPawnQueue) -> None:
     assert queue.stats(TOPIC).dead == 0
     with pytest.raises(AirflowFailException, match="nobody"):
         redrive(ids=["nobody"])
+
+
+def test_redrive_by_filter(queue: SyncPawnQueue) -> None:
+    """Letters are redriven by reason and age, also from templates; all that is given has to be true."""
+    ids = queue.publish(TOPIC, [{"n": number} for number in range(3)])
+    claim = queue.claim(TOPIC, "c", max_messages=3)
+    queue.bury(claim, ids[0], reason="ValueError: no amount")
+    queue.bury(claim, ids[1:], reason="expired")
+    assert redrive(reason="ValueErr")["moved"] == 0
+    assert redrive(reason="ValueError", older_than=timedelta(days=1))["moved"] == 0
+    assert redrive(reason="ValueError", younger_than="3600", per_second="50")["moved"] == 1
+    assert redrive(reason="expired", ids=ids[1:2], dry_run=True)["moved"] == 1
+    assert queue.stats(TOPIC).dead == 2

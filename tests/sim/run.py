@@ -18,6 +18,7 @@ from typing import TypeAlias
 from tests.sim.crowd import crowd
 from tests.sim.csprng import csprng, csprng_late
 from tests.sim.duel import duel
+from tests.sim.letters import schedule_of_letters
 from tests.sim.long import long
 from tests.sim.packs import packs
 from tests.sim.patience import patience
@@ -59,8 +60,8 @@ class Arena:
 #: Where schedules are played. A seed means another schedule in each arena, so what has once failed is kept with its
 #: arena's name: the shares may be changed.
 ARENAS = {
-    "schedule": Arena(schedule, 20),
-    "duel": Arena(duel, 16),
+    "schedule": Arena(schedule, 17),
+    "duel": Arena(duel, 14),
     "crowd": Arena(crowd, 16),
     "packs": Arena(packs, 7),
     "packs-csprng": Arena(packs, 3, conditional=False),
@@ -69,6 +70,8 @@ ARENAS = {
     "patience-csprng": Arena(patience, 3, conditional=False),
     "stuck": Arena(stuck, 6),
     "stuck-csprng": Arena(stuck, 4, conditional=False),
+    "letters": Arena(schedule_of_letters, 4),
+    "letters-csprng": Arena(schedule_of_letters, 1, conditional=False),
     "long": Arena(long, 4),
     "timing": Arena(timing, 2),
     "csprng": Arena(csprng, 6, conditional=False),

@@ -35,7 +35,8 @@ SYNC_ONLY = ["awaited", "run", "close"]
 RETURNED = {
     "Messages and claims": ["Message", "NewMessage", "Claim", "ClaimReference", "LastClaim", "KeepAlive",
                             "SyncKeepAlive"],
-    "Outcomes": ["Settlement", "RedriveResult", "Removed", "SweepReport", "OpenClaim", "Written", "Staged"],
+    "Outcomes": ["Settlement", "RedriveResult", "RedriveProgress", "Removed", "SweepReport", "OpenClaim", "Written",
+                 "Staged"],
     "Looks": ["Topic", "TopicSettings", "Stats", "Backlog", "Location", "DeadLetter", "DeadLetterPage", "Registration",
               "Portion", "PlannedUnit", "ProbeResult", "Health"],
     "For your tests": ["MemoryStore"],

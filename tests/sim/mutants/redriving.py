@@ -10,6 +10,7 @@ from pawnqueue.claims import finish_redrive
 from pawnqueue.context import Context
 from pawnqueue.domain.lease import Lease
 from pawnqueue.maintenance import redrive
+from pawnqueue.maintenance.letter_filter import LetterFilter
 from pawnqueue.registers.register import Versioned
 from pawnqueue.stores.port import Done
 from tests.sim.mutants.entering import Patches, mutant
@@ -89,6 +90,30 @@ def nobody_finishes_moves() -> Patches:
         return not overdue and await original(context, topic, uuid, found)
 
     return [(finish_redrive, "finish_move", finish)]
+
+
+@mutant("§5 Only letters with the reason that was asked for are redriven", 0, 2, 3, arena="letters")
+def reasons_are_not_read() -> Patches:
+    async def has_reason(*_: Any) -> bool:
+        return True
+
+    return [(LetterFilter, "has_reason", has_reason)]
+
+
+@mutant("§5 Only letters of the age that was asked for are redriven", 2, 4, 12, arena="letters")
+def ages_are_not_looked_at() -> Patches:
+    return [(LetterFilter, "has_age", lambda *_: True)]
+
+
+@mutant(
+    "§5 What is buried while a redrive goes on is left for the next one",
+    test="tests/pawnqueue/maintenance/test_redrive_filters.py::test_what_is_buried_meanwhile_is_left",
+)
+def redriven_as_often_as_buried() -> Patches:
+    async def of_age(_self: Any, page: list[ListedLetter]) -> list[ListedLetter]:
+        return page
+
+    return [(redrive._Redrive, "_of_age", of_age)]
 
 
 @mutant(
