@@ -160,13 +160,13 @@ class QueueClosed(Event):
 
 @_event
 class TopicChanged(_OfTopic):
-    """A topic was created, changed, purged or deleted by this process."""
+    """A topic was created, changed, paused, resumed, purged or deleted by this process."""
 
     subject = "topics"
     level = logging.INFO
     template = "Topic {topic!r} was {what}."
 
-    what: Literal["created", "changed", "purged", "deleted"]
+    what: Literal["created", "changed", "paused", "resumed", "purged", "deleted"]
     """What was done to it."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -106,7 +107,7 @@ class PawnQueue(ForAsyncWith):
         self._heartbeat = Heartbeat(self._registry, context.clock, context.settings.registry.heartbeat_interval_seconds)
         self._publisher = Publisher(context, self._known_topics)
         self._ended_commits: set[str] = set()
-        self._claims = Claims(context)
+        self._claims = Claims(context, self._known_topics.recent)
         self._keepers: list[KeepAlive] = []
 
     @staticmethod
@@ -181,6 +182,7 @@ class PawnQueue(ForAsyncWith):
         :param packs: whether many messages that are published at once become packs (default True), which makes
             publishing and consuming many much cheaper. Pass False if consumers of the topic use the pawn-queue library,
             or a version of this one that knows no packs: they do not see packs. None means the same here.
+        :param paused: whether nobody is given its messages until :meth:`resume` (default False).
         :raises InvalidTopicError: it is not a valid topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
         """
@@ -196,9 +198,33 @@ class PawnQueue(ForAsyncWith):
         :param max_deliveries: as :meth:`create_topic` takes it. What is not named stays as it is.
         :param packs: whether packs are made from now on. All processes follow within a minute. Consumers still find
             older packs after False. A topic that never had any says None, and one that had can never be None again.
+        :param paused: as :meth:`pause` and :meth:`resume` set it.
         """
         self._life.check_open()
-        return Topic.of(await self._known_topics.update(topic, settings))
+        record = await self._known_topics.update(topic, settings)
+        self._claims.look_again(topic)  # it may be resumed
+        return Topic.of(record)
+
+    async def pause(self, topic: str) -> Topic:
+        """Let nobody be given messages of the topic, in any process, until :meth:`resume`. Return the topic.
+
+        Claims of all processes find nothing from 5 seconds after this call on, and claims that wait go on waiting.
+        Everything else goes on: publishing, and whatever is done with messages that consumers hold by then. A claim by
+        an id that has messages already is given these. To pause a paused topic changes nothing.
+
+        :raises TopicNotFoundError: it does not exist.
+        """
+        return await self.update_topic(topic, paused=True)
+
+    async def resume(self, topic: str) -> Topic:
+        """Let consumers be given messages of a paused topic again. Return the topic.
+
+        Claims that wait find them within 5 seconds and the pause between two polls. To resume a topic that is not
+        paused changes nothing.
+
+        :raises TopicNotFoundError: it does not exist.
+        """
+        return await self.update_topic(topic, paused=False)
 
     async def topic(self, topic: str) -> Topic:
         """Return a topic: its settings, and when it was last swept.
@@ -793,7 +819,7 @@ class PawnQueue(ForAsyncWith):
         pace = Pace(self._context.clock, checked_rate(per_second, topic))
         checked_flags("redrive", missing_ok=missing_ok, dry_run=dry_run)
         checked_callback(on_progress, "on_progress", "the progress", "redrive")
-        packs = await self._may_have_packs_now(topic, "redrive")
+        packs = (await self._topic_now(topic, "redrive")).may_have_packs
         terms = RedriveTerms(wanted, pace, most, packs=packs, missing_ok=missing_ok, dry_run=dry_run)
         try:
             return await redrive(self._context, topic, terms, only=only, on_progress=on_progress)
@@ -812,8 +838,11 @@ class PawnQueue(ForAsyncWith):
         """
         checked_flag(dry_run, "dry_run", "sweep")
         checked_callback(ask, "ask", "an open claim", "sweep")
-        packs = await self._may_have_packs_now(topic, "sweep")
-        report = await sweep(self._context, topic, dry_run=dry_run, packs=packs, ask=ask_by_record(topic, ask))
+        now = await self._topic_now(topic, "sweep")
+        report = await sweep(
+            self._context, topic, dry_run=dry_run, packs=now.may_have_packs, ask=ask_by_record(topic, ask)
+        )
+        report.paused = now.settings.paused
         self._claims.look_anew(topic)
         return await finish(self._context, report)
 
@@ -847,19 +876,26 @@ class PawnQueue(ForAsyncWith):
 
         Of a pack that is held all messages count as in flight, also those that are finished.
         """
-        packs = (await self._topic(topic, "stats")).may_have_packs
-        return await stats(self._context, topic, packs=packs)
+        record = await self._topic(topic, "stats")
+        counted = await stats(self._context, topic, packs=record.may_have_packs)
+        return replace(counted, paused=record.settings.paused)
 
     async def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:
         """Count the messages that are claimable, cheaply: one LIST if there are none.
+
+        A paused topic has none. Another process's ``pause`` shows within a minute, its ``resume`` within 5 seconds.
 
         :param at_least: stop counting at this many messages.
         :param claims: list the topic's claims too, one LIST for each thousand, if messages are claimable.
         """
         checked_flag(claims, "claims", "backlog")
         enough = math.inf if at_least is None else checked_count(at_least, "at_least", "backlog")
-        packs = (await self._topic(topic, "backlog")).may_have_packs
-        return await backlog(self._context, topic, enough, packs=packs, claims=claims)
+        record = await self._topic(topic, "backlog")
+        if record.settings.paused:
+            now = await self._known_topics.recent(topic)
+            if now is not None and now.settings.paused:
+                return Backlog(0, None, paused=True)
+        return await backlog(self._context, topic, enough, packs=record.may_have_packs, claims=claims)
 
     # --- reading by many processes ---
 
@@ -949,14 +985,14 @@ class PawnQueue(ForAsyncWith):
         self._life.check_open()
         return await self._known_topics.get(layout.checked_topic(topic), operation)
 
-    async def _may_have_packs_now(self, topic: str, operation: str) -> bool:
-        """Read whether a topic may have packs.
+    async def _topic_now(self, topic: str, operation: str) -> TopicRecord:
+        """Read a topic's record, whatever is cached of it.
 
         ⚑ §5: what this process read up to a minute ago may be out of date. A sweep that does not list the packs would
         take them for removed, and a redrive would move a letter that is still being buried.
         """
         self._life.check_open()
-        return (await self._topics.get(topic, operation)).may_have_packs
+        return await self._topics.get(topic, operation)
 
     async def _register(self, role: Role, name: str) -> Registration:
         self._life.check_open()

@@ -81,6 +81,7 @@ class SyncCalls(ABC):
         :param packs: whether many messages that are published at once become packs (default True), which makes
             publishing and consuming many much cheaper. Pass False if consumers of the topic use the pawn-queue library,
             or a version of this one that knows no packs: they do not see packs. None means the same here.
+        :param paused: whether nobody is given its messages until :meth:`resume` (default False).
         :raises InvalidTopicError: it is not a valid topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
         """
@@ -95,8 +96,30 @@ class SyncCalls(ABC):
         :param max_deliveries: as :meth:`create_topic` takes it. What is not named stays as it is.
         :param packs: whether packs are made from now on. All processes follow within a minute. Consumers still find
             older packs after False. A topic that never had any says None, and one that had can never be None again.
+        :param paused: as :meth:`pause` and :meth:`resume` set it.
         """
         return self.run(lambda queue: queue.update_topic(topic, **settings))
+
+    def pause(self, topic: str) -> Topic:
+        """Let nobody be given messages of the topic, in any process, until :meth:`resume`. Return the topic.
+
+        Claims of all processes find nothing from 5 seconds after this call on, and claims that wait go on waiting.
+        Everything else goes on: publishing, and whatever is done with messages that consumers hold by then. A claim by
+        an id that has messages already is given these. To pause a paused topic changes nothing.
+
+        :raises TopicNotFoundError: it does not exist.
+        """
+        return self.run(lambda queue: queue.pause(topic))
+
+    def resume(self, topic: str) -> Topic:
+        """Let consumers be given messages of a paused topic again. Return the topic.
+
+        Claims that wait find them within 5 seconds and the pause between two polls. To resume a topic that is not
+        paused changes nothing.
+
+        :raises TopicNotFoundError: it does not exist.
+        """
+        return self.run(lambda queue: queue.resume(topic))
 
     def topic(self, topic: str) -> Topic:
         """Return a topic: its settings, and when it was last swept.
@@ -610,6 +633,8 @@ class SyncCalls(ABC):
 
     def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:
         """Count the messages that are claimable, cheaply: one LIST if there are none.
+
+        A paused topic has none. Another process's ``pause`` shows within a minute, its ``resume`` within 5 seconds.
 
         :param at_least: stop counting at this many messages.
         :param claims: list the topic's claims too, one LIST for each thousand, if messages are claimable.

@@ -201,6 +201,18 @@ def update_topic(hook: PawnQueueHook, args: Namespace) -> None:
     _show_topic(hook.update_topic(args.topic, **given), args.output)
 
 
+@command
+def pause(hook: PawnQueueHook, args: Namespace) -> None:
+    """Pause a topic."""
+    _show_topic(hook.pause(args.topic), args.output)
+
+
+@command
+def resume(hook: PawnQueueHook, args: Namespace) -> None:
+    """Resume a paused topic."""
+    _show_topic(hook.resume(args.topic), args.output)
+
+
 def _topic_options(args: Namespace) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if args.max_deliveries is not None:
@@ -257,7 +269,13 @@ def janitor(hook: PawnQueueHook, args: Namespace) -> None:
 
 def _full_row(report: SweepReport) -> dict[str, Any]:
     lists = {name: getattr(report, name) for name in ("stuck", "strangers", "failures", "defects")}
-    return {"topic": report.topic, "dry_run": report.dry_run, **dict(report.counts()), **lists}
+    return {
+        "topic": report.topic,
+        "dry_run": report.dry_run,
+        "paused": report.paused,
+        **dict(report.counts()),
+        **lists,
+    }
 
 
 def _table_row(report: SweepReport) -> dict[str, Any]:
@@ -265,6 +283,7 @@ def _table_row(report: SweepReport) -> dict[str, Any]:
     return {
         "topic": report.topic,
         "would do" if report.dry_run else "done": done or "nothing to do",
+        "paused": report.paused,
         "stuck": len(report.stuck),
         "strangers": len(report.strangers),
         "failures": len(report.failures),

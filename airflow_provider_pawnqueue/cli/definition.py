@@ -174,6 +174,8 @@ _COMMANDS: Final = (
         "Change the settings of a topic for all its users",
         *(_TOPIC, _MAX_DELIVERIES, _PACKS),
     ),
+    _command("changing", "pause", "Pause a topic: nobody is given its messages until it is resumed", _TOPIC),
+    _command("changing", "resume", "Resume a paused topic", _TOPIC),
     _command(
         "changing",
         "delete_topic",

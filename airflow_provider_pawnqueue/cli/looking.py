@@ -36,6 +36,9 @@ def stats(hook: PawnQueueHook, args: Namespace) -> None:
     else:
         rows, failures = _read_each(hook.list_topics(), lambda topic: _count_row(hook, topic))
     show(rows, args.output)
+    for row in rows:
+        if row["paused"]:
+            say(f"Topic {row['topic']} is paused: nobody is given its messages until `airflow pawnqueue resume`.")
     unswept = [topic for topic in (row["topic"] for row in rows) if not is_swept(hook.topic(topic).swept_at)]
     if unswept:
         say(no_janitor(unswept))

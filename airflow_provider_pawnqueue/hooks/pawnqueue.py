@@ -282,6 +282,8 @@ class PawnQueueHook(BaseHook):
 
     create_topic = _call(SyncPawnQueue.create_topic)
     update_topic = _call(SyncPawnQueue.update_topic)
+    pause = _call(SyncPawnQueue.pause)
+    resume = _call(SyncPawnQueue.resume)
     topic = _call(SyncPawnQueue.topic)
     list_topics = _call(SyncPawnQueue.list_topics)
     delete_topic = _call(SyncPawnQueue.delete_topic)

@@ -1,4 +1,4 @@
-"""Operators that create, change and delete topics."""
+"""Operators that create, change, pause, resume and delete topics."""
 
 from __future__ import annotations
 
@@ -96,6 +96,51 @@ class PawnQueueUpdateTopicOperator(PawnQueueOperator):
         given = _options(self.max_deliveries, self.packs)
         with failures():
             return self.hook.update_topic(self.topic, **given).settings.model_dump()
+
+
+class PawnQueuePauseTopicOperator(PawnQueueOperator):
+    """Pauses a topic: nobody is given its messages until it is resumed. Returns the topic's name.
+
+    Sensors and consumers that wait go on waiting. Publishing goes on, and so does whatever is done with messages that
+    tasks hold already. To pause a paused topic changes nothing.
+
+    :param topic: the topic's name.
+    :param pawnqueue_conn_id: the connection that says where the queue is.
+    """
+
+    template_fields: Sequence[str] = ("topic", "pawnqueue_conn_id")
+
+    def __init__(self, *, topic: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.topic = check_early(topic, checked_topic, "topic")
+
+    def execute(self, context: Context) -> str:
+        """Pause the topic."""
+        del context
+        with failures():
+            return self.hook.pause(self.topic).name
+
+
+class PawnQueueResumeTopicOperator(PawnQueueOperator):
+    """Resumes a paused topic: consumers are given its messages again. Returns the topic's name.
+
+    To resume a topic that is not paused changes nothing.
+
+    :param topic: the topic's name.
+    :param pawnqueue_conn_id: the connection that says where the queue is.
+    """
+
+    template_fields: Sequence[str] = ("topic", "pawnqueue_conn_id")
+
+    def __init__(self, *, topic: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.topic = check_early(topic, checked_topic, "topic")
+
+    def execute(self, context: Context) -> str:
+        """Resume the topic."""
+        del context
+        with failures():
+            return self.hook.resume(self.topic).name
 
 
 class PawnQueueDeleteTopicOperator(PawnQueueOperator):

@@ -9,6 +9,8 @@ from airflow_provider_pawnqueue.operators.acking import (
 from airflow_provider_pawnqueue.operators.administration import (
     PawnQueueCreateTopicOperator,
     PawnQueueDeleteTopicOperator,
+    PawnQueuePauseTopicOperator,
+    PawnQueueResumeTopicOperator,
     PawnQueueUpdateTopicOperator,
 )
 from airflow_provider_pawnqueue.operators.publishing import PawnQueuePublishOperator, PawnQueueRedriveOperator
@@ -24,9 +26,11 @@ __all__ = [
     "PawnQueueJanitorOperator",
     "PawnQueueMessagesOperator",
     "PawnQueueNackOperator",
+    "PawnQueuePauseTopicOperator",
     "PawnQueuePublishOperator",
     "PawnQueueRedriveOperator",
     "PawnQueueRequeueOperator",
+    "PawnQueueResumeTopicOperator",
     "PawnQueueSettleOperator",
     "PawnQueueUpdateTopicOperator",
 ]

@@ -96,6 +96,8 @@ class PawnQueueJanitorOperator(PawnQueueOperator):
     ) -> tuple[dict[str, int], list[str]]:
         hook = self.hook
         report = hook.sweep(topic, dry_run=self.is_dry_run, ask=ask)
+        if report.paused:
+            self.log.warning("Topic %s is paused: nobody is given its messages until it is resumed.", topic)
         counts, defects = _counts_of(report), list(report.defects)
         if report.fenced_claims and not self.is_dry_run:
             # The second sweep gives back the messages of claims that the first one ended, if nobody works on them.

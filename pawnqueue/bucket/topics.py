@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDict
 
 from pydantic import ValidationError
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: How long a topic's record is cached.
 RECORD_CACHE_SECONDS = 60.0
+#: ⚑ §4: how old the record may be by which a claim hands out messages: by then nobody is given any of a paused topic.
+RECENT_RECORD_SECONDS = 5.0
 #: How long it is cached that a topic exists.
 EXISTENCE_CACHE_SECONDS = 1.0
 #: How long the check whether a topic still exists is retried: messages wait for it.
@@ -35,6 +37,10 @@ EXISTENCE_CHECK_RETRY_SECONDS = 5.0
 _Seen: TypeAlias = tuple[str, bool]
 
 
+#: What a wrong setting should have been.
+_TO_PASS: Final = {"max_deliveries": "a whole number from 1, or None for never", "paused": "True or False"}
+
+
 class TopicOptions(TypedDict, total=False):
     """The settings of one topic, for all its users."""
 
@@ -42,6 +48,8 @@ class TopicOptions(TypedDict, total=False):
     """After this many deliveries without a settlement a message is buried (10 by default); None: never."""
     packs: bool | None
     """Whether many messages that are published at once become packs (default True)."""
+    paused: bool
+    """Whether nobody is given messages of the topic (default False). ``pause`` and ``resume`` set it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +135,7 @@ class Topics:
             except StoreError as error:
                 raise _unknown_outcome_error(topic, "update_topic", error) from error
             if replaced is not None:
-                self._events.tell(TopicChanged(topic=topic, what="changed"))
+                self._events.tell(TopicChanged(topic=topic, what=_change(record.settings, changed.settings)))
                 return changed
             if not await backoff.pause():
                 raise _unknown_outcome_error(topic, "update_topic")
@@ -177,6 +185,7 @@ class KnownTopics:
         self._seen: dict[_Seen, float] = {}
         self._reads: SharedWork[str, TopicRecord | None] = SharedWork()
         self._creations: SharedWork[str, None] = SharedWork()
+        self._read_began: dict[str, float] = {}
         self._checks: SharedWork[_Seen, bool] = SharedWork()
         self._check_began: dict[_Seen, float] = {}
         self._changes = 0
@@ -194,6 +203,18 @@ class KnownTopics:
         if record is None:
             raise topic_not_found_error(topic, operation)
         return record
+
+    async def recent(self, topic: str) -> TopicRecord | None:
+        """Return the topic's record as it was a few seconds ago, or later; None: the topic does not exist.
+
+        ⚑ §4: only by such a record may a claim hand out messages. Older ones may not tell that the topic is paused.
+        """
+        known, now = self._records.get(topic), self._clock.elapsed()
+        if known is not None and now - known[1] < RECENT_RECORD_SECONDS:
+            return known[0]
+        if now - self._read_began.get(topic, -math.inf) >= RECENT_RECORD_SECONDS:
+            self._reads.stop_sharing(topic)
+        return await self._reads.do(topic, lambda: self._read(topic))
 
     async def update(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
         """Change settings of the topic, and forget what was cached."""
@@ -235,7 +256,8 @@ class KnownTopics:
             self._checks.stop_sharing((topic, with_packs))
 
     async def _read(self, topic: str) -> TopicRecord | None:
-        began, changes = self._clock.elapsed(), self._changes
+        self._read_began[topic] = began = self._clock.elapsed()
+        changes = self._changes
         found = await self._topics.find(topic)
         if found is None:
             return None
@@ -257,7 +279,9 @@ class KnownTopics:
         return True
 
     def _remember(self, topic: str, record: TopicRecord, began: float, changes: int) -> None:
-        if changes == self._changes:  # else it may have been read before the change
+        known = self._records.get(topic)
+        # A record that was read before a change, or before the one that is cached, is not cached.
+        if changes == self._changes and (known is None or known[1] <= began):
             self._records[topic] = (record, began)
             self._seen[topic, False] = began
             if record.settings.packs is not None:
@@ -278,9 +302,15 @@ def _merge_settings(topic: str, before: TopicSettings, changes: Mapping[str, Any
         first = problem.errors()[0]
         name = ".".join(map(str, first["loc"]))
         advice = f"{first['msg']}."
-        if name == "max_deliveries":
-            advice = f"pass a whole number from 1, or None for never, not {shown(changes[name])}."
+        if name in _TO_PASS:
+            advice = f"pass {_TO_PASS[name]}, not {shown(changes[name])}."
         raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {advice}", topic=topic) from None
+
+
+def _change(before: TopicSettings, after: TopicSettings) -> Literal["changed", "paused", "resumed"]:
+    if before.paused == after.paused:
+        return "changed"
+    return "paused" if after.paused else "resumed"
 
 
 def _check_packs(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> None:

@@ -32,6 +32,7 @@ from pawnqueue.claims.claim_making import (
     ClaimRequest,
     Won,
     make_claim,
+    make_empty_claim,
     make_record,
     settle_bad_ones,
     withhold_if_late,
@@ -188,6 +189,10 @@ class ById:
         """
         orphans = await self._orphans(request)
         if orphans:
+            # ⚑ §4: nobody was given them, and nobody is while the topic is paused.
+            request = await request.with_recent_topic()
+            if request.topic.settings.paused:
+                return make_empty_claim(self._context, request)
             return await self._adopt(request, orphans)
         if request.generation == 0:
             now = self._context.clock.elapsed()
@@ -258,10 +263,12 @@ class ById:
         claim.untried.update(dict.fromkeys(bodies.decisions, context.clock.elapsed()))
         if bodies.decisions:
             await settling.carry_out_decided(context, claim)
-        if claim and not withhold_if_late(context, claim):
+        is_paused = (await request.with_recent_topic()).topic.settings.paused
+        if claim and (is_paused or not withhold_if_late(context, claim)):
             # Nobody was given it, so it does not count as delivered, and its owner can claim it again.
             unseen = Decision(how="released", by="claim")
             await settling.settle(context.with_budget(), claim, dict.fromkeys(record.unsettled, unseen))
+            return None
         return claim or None
 
     # --- a record: resume, finish, or show how it ended ---

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from pawnqueue.claims import settling
 from pawnqueue.claims.bodies import Bodies
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pawnqueue.domain.lease import Lease
     from pawnqueue.domain.records import TopicRecord
     from pawnqueue.domain.unit import Unit
+
+#: Returns a topic's record as it was a few seconds ago, or later; None: the topic does not exist.
+RecentTopic: TypeAlias = "Callable[[str], Awaitable[TopicRecord | None]]"
 
 #: Why a claim was lost before it was handed out.
 TOO_LATE = "reading its messages took longer than its time, or failed"
@@ -43,6 +46,7 @@ class ClaimRequest:
     named: bool = True  # the caller gave its id, and may give it again
     payloads: bool = True  # attach: whether its messages are read
     own_ttl: bool = True  # attach: it lasts for ``ttl``, and not for as long as it was claimed for
+    recent: RecentTopic | None = None  # reads the topic's record, unless it was read a few seconds ago
 
     def lasting_as(self, record: ClaimRecord, margin: float) -> ClaimRequest:
         """Return the request with the time that the claim was made for, if it asks for no time of its own.
@@ -53,6 +57,14 @@ class ClaimRequest:
         if self.own_ttl or lasts <= margin:
             return self
         return replace(self, ttl=lasts, session_ttl=min(self.session_ttl, lasts))
+
+    async def with_recent_topic(self) -> ClaimRequest:
+        """Return the request with the topic's settings of a few seconds ago, or later.
+
+        ⚑ §4: nothing is handed out without this. Older settings may not tell that the topic is paused.
+        """
+        record = None if self.recent is None else await self.recent(self.topic.name)
+        return self if record is None else replace(self, topic=record)
 
     @property
     def stem(self) -> str:

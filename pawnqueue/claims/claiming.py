@@ -67,6 +67,7 @@ class NoClaim(Enum):
     CROWDED = "other consumers were faster"
     BAD = "nothing that was won can be handed out"
     TAKEN = "another process has recorded this very claim"
+    PAUSED = "the topic is paused"
 
 
 async def claim_fresh(
@@ -77,6 +78,8 @@ async def claim_fresh(
     ⚑ §5.7: no consumer returns empty-handed while many messages wait: after a lost race it lists again, and tries
     elsewhere.
     """
+    if request.topic.settings.paused and (await request.with_recent_topic()).topic.settings.paused:
+        return make_empty_claim(context, request)
     fault: StoreError | None = None
     unread = is_answered = False
     began = context.clock.elapsed()
@@ -94,7 +97,9 @@ async def claim_fresh(
         if result is NoClaim.TAKEN or (request.named and attempt.recorded):
             return None
         took = context.clock.elapsed() - began
-        if result is NoClaim.NOTHING or ((fault or result is NoClaim.BAD) and took > 2 * MAX_TTL_SHARE * request.ttl):
+        if result in {NoClaim.NOTHING, NoClaim.PAUSED}:
+            break
+        if (fault or result is NoClaim.BAD) and took > 2 * MAX_TTL_SHARE * request.ttl:
             break
         # Bad messages are settled by now, so a batch of them counts as progress.
         looks += 1 if result is not NoClaim.BAD else MAX_LISTINGS / MAX_BAD_BATCHES
@@ -159,6 +164,8 @@ class Attempt:
         pool = await self._finder.candidates(window, most=max(window, OVERFETCH * size), most_reads=2 * size)
         if not pool:
             return NoClaim.NOTHING
+        if await self._is_paused_for(pool):
+            return NoClaim.PAUSED
         try:
             self._won = won = await self._win_of(pool)
             if not won.members:
@@ -172,6 +179,21 @@ class Attempt:
         except BaseException:
             await shield_and_wait(self._give_back(), self._context.clock)
             raise
+
+    async def _is_paused_for(self, pool: list[Candidate]) -> bool:
+        """Say whether the topic is paused. If so, or if that cannot be found out, the candidates are taken back."""
+        is_paused = True
+        try:
+            is_paused = await self._is_paused()
+        finally:
+            if is_paused:
+                self._finder.take_back(pool, pool)
+        return is_paused
+
+    async def _is_paused(self) -> bool:
+        """⚑ §4: say whether the topic is paused, by settings that are a few seconds old at most."""
+        self._request = await self._request.with_recent_topic()
+        return self._request.topic.settings.paused
 
     async def _win_of(self, pool: list[Candidate]) -> Won:
         alike, others = await self._of_one_kind(pool)
@@ -390,6 +412,9 @@ class Attempt:
             await errands.done(errand, BACKGROUND_WAIT_SECONDS)
         if not claim:
             return NoClaim.BAD
+        if await self._is_paused():  # all of this may have taken long
+            await self._give_back()
+            return NoClaim.PAUSED
         if not withhold_if_late(context, claim):
             await self._give_back()
             return NoClaim.BAD

@@ -32,6 +32,7 @@ from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
     from pawnqueue.claims.claim import ClaimReference, Meant
+    from pawnqueue.claims.claim_making import RecentTopic
     from pawnqueue.claims.held import HeldClaim
     from pawnqueue.context import Context
     from pawnqueue.domain.records import TopicRecord
@@ -45,8 +46,9 @@ MAX_CLAIMS_SHOWN = 20
 class Claims:
     """Claims messages for one open queue, and remembers of each topic what need not be read twice."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, recent_topic: RecentTopic) -> None:
         self._context = context
+        self._recent_topic = recent_topic
         self._topics: dict[str, _TopicState] = {}
         self._given_out: list[HeldClaim] = []
         self._closing = _Closing([])
@@ -57,7 +59,8 @@ class Claims:
     async def claim(self, asked: ClaimRequest) -> HeldClaim:
         """Claim what is asked for in a new session, or find again what was claimed under the id."""
         claim_id = asked.claim_id if asked.named else self._context.clock.uuid()
-        request = replace(asked, claim_id=claim_id, session=self._context.clock.uuid())
+        session = self._context.clock.uuid()
+        request = replace(asked, claim_id=claim_id, session=session, recent=self._recent_topic)
         state = self._topic(request.topic.name)
         return await self._in_hand(state.by_id.claim(request) if request.named else self._claim_any(state, request))
 

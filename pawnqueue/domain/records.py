@@ -40,6 +40,9 @@ class TopicSettings(Part):
         description="Whether many messages that are published at once become packs. False: not any more. None: no, and "
         "the topic never had any: it was created with ``packs=False``, by pawn-queue, or by a version that knows none.",
     )
+    paused: bool = Field(
+        default=False, strict=True, description="Whether nobody is given messages of the topic until it is resumed."
+    )
 
 
 class TopicRecord(Record):
@@ -59,8 +62,10 @@ class TopicRecord(Record):
 
     def _as_json(self, *, but: Collection[str] = ()) -> dict[str, Any]:
         data = super()._as_json(but=but)
-        if self.settings.packs is None:  # as earlier versions write it
-            data["settings"].pop("packs", None)
+        for name, field in TopicSettings.model_fields.items():
+            # Other settings are stored only where they are used. Else the marker is as earlier versions write it.
+            if name != "max_deliveries" and getattr(self.settings, name) == field.default:
+                data["settings"].pop(name, None)
         return data
 
 

@@ -122,6 +122,8 @@ class SweepReport:
     """The topic that was swept."""
     dry_run: bool = False
     """Whether nothing was changed."""
+    paused: bool = False
+    """Whether the topic is paused: nobody is given its messages until somebody resumes it."""
     finished_effects: int = 0
     """Messages of claims whose decisions were carried out."""
 

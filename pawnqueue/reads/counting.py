@@ -37,6 +37,10 @@ class Stats:
     strangers: int = 0
     """Objects with keys that are not the queue's; they are left alone."""
 
+    paused: bool = False
+    """Whether the topic is paused: then nobody is given the pending messages. Another process's ``pause`` or ``resume``
+    shows within a minute."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
@@ -51,6 +55,9 @@ class Backlog:
     claims: Mapping[str, bool] = field(default_factory=dict, hash=False)
     """The names of all claims with a record, ``{claim_id}.{generation}``, and whether each holds messages according to
     a LIST; empty unless it was asked for."""
+
+    paused: bool = False
+    """Whether the topic is paused. Then no message can be claimed, and none is counted."""
 
 
 async def stats(context: Context, topic: str, *, packs: bool) -> Stats:

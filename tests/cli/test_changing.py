@@ -188,11 +188,11 @@ def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
     queue.create_topic("orders")
     for given, most in (("3", 3), ("never", None)):
         [row] = run("update-topic", "orders", "--max-deliveries", given, "--output", "json").rows
-        assert row == {"topic": "orders", "max_deliveries": most, "packs": True}
+        assert row == {"topic": "orders", "max_deliveries": most, "packs": True, "paused": False}
         assert queue.topic("orders").settings.max_deliveries == most
     for given, packs in (("no", False), ("yes", True)):
         [row] = run("update-topic", "orders", "--packs", given, "--output", "json").rows
-        assert row == {"topic": "orders", "max_deliveries": None, "packs": packs}
+        assert row == {"topic": "orders", "max_deliveries": None, "packs": packs, "paused": False}
         assert queue.topic("orders").settings.packs is packs
     done = run("update-topic", "orders")
     assert (done.code, "Pass --max-deliveries or --packs" in done.err) == (1, True)
@@ -206,6 +206,21 @@ def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
         assert sentence in done.err
 
 
+def test_pause_and_resume(run: Run, queue: SyncPawnQueue) -> None:
+    """The row says whether the topic is paused, and so do stats and the janitor; each may be repeated."""
+    queue.publish("orders", [{"n": 1}], create=True)
+    for command, is_paused in (("pause", True), ("pause", True), ("resume", False), ("resume", False)):
+        [row] = run(command, "orders", "--output", "json").rows
+        assert (row["topic"], row["paused"]) == ("orders", is_paused)
+        assert queue.topic("orders").settings.paused is is_paused
+        stats = run("stats", "orders", "--output", "json")
+        assert (stats.rows[0]["pending"], stats.rows[0]["paused"]) == (1, is_paused)
+        assert ("Topic orders is paused" in stats.err) is is_paused
+        assert run("topics", "--output", "json").rows[0]["paused"] is is_paused
+        assert run("janitor", "orders", "--output", "json").rows[0]["paused"] is is_paused
+    assert run("pause", "nowhere").code == 1
+
+
 def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
     """The row has the settings; a topic that exists keeps them, with a sentence on stderr, or is updated."""
     for words, most, note in (
@@ -216,12 +231,15 @@ def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
         ((), None, ""),
     ):
         done = run("create-topic", "orders", *words, "--output", "json")
-        assert (done.code, done.rows) == (0, [{"topic": "orders", "max_deliveries": most, "packs": True}])
+        assert (done.code, done.rows) == (
+            0,
+            [{"topic": "orders", "max_deliveries": most, "packs": True, "paused": False}],
+        )
         assert note in done.err
         assert bool(note) == bool(done.err)
         assert queue.topic("orders").settings.max_deliveries == most
     assert run("create-topic", "bills", "--max-deliveries", "never", "--output", "json").rows == [
-        {"topic": "bills", "max_deliveries": None, "packs": True}
+        {"topic": "bills", "max_deliveries": None, "packs": True, "paused": False}
     ]
     for given, packs in (("yes", True), ("no", None)):
         [row] = run("create-topic", f"packs-{given}", "--packs", given, "--output", "json").rows

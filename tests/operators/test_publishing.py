@@ -13,8 +13,10 @@ from airflow_provider_pawnqueue.operators.base import failure_of
 from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueCreateTopicOperator,
     PawnQueueDeleteTopicOperator,
+    PawnQueuePauseTopicOperator,
     PawnQueuePublishOperator,
     PawnQueueRedriveOperator,
+    PawnQueueResumeTopicOperator,
     PawnQueueUpdateTopicOperator,
 )
 from pawnqueue import PublishError, StoreError
@@ -166,11 +168,11 @@ def test_update_topic(queue: SyncPawnQueue) -> None:
     """The settings change for all users of the topic; a topic that does not exist fails the task without retries."""
     for given, most in (("4", 4), ("never", None)):
         update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, max_deliveries=given)
-        assert update.execute(NOBODY) == {"max_deliveries": most, "packs": True}
+        assert update.execute(NOBODY) == {"max_deliveries": most, "packs": True, "paused": False}
         assert queue.topic(TOPIC).settings.max_deliveries == most
     for packs, allowed in (("False", False), (True, True)):
         update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, packs=packs)
-        assert update.execute(NOBODY) == {"max_deliveries": None, "packs": allowed}
+        assert update.execute(NOBODY) == {"max_deliveries": None, "packs": allowed, "paused": False}
         assert queue.topic(TOPIC).settings.packs is allowed
     for wrong, sentence in (
         ({"topic": "nowhere", "max_deliveries": 1}, "nowhere"),
@@ -180,6 +182,15 @@ def test_update_topic(queue: SyncPawnQueue) -> None:
     ):
         with pytest.raises(AirflowFailException, match=sentence):
             PawnQueueUpdateTopicOperator(**{"task_id": "t", "topic": TOPIC, **wrong}).execute(NOBODY)
+
+
+def test_pause_and_resume_a_topic(queue: SyncPawnQueue) -> None:
+    """Each may be repeated; a topic that does not exist fails the task without retries."""
+    for operator, is_paused in ((PawnQueuePauseTopicOperator, True), (PawnQueueResumeTopicOperator, False)):
+        assert [operator(task_id="t", topic=TOPIC).execute(NOBODY) for _ in range(2)] == [TOPIC, TOPIC]
+        assert queue.topic(TOPIC).settings.paused is is_paused
+        with pytest.raises(AirflowFailException, match="nowhere"):
+            operator(task_id="t", topic="nowhere").execute(NOBODY)
 
 
 def test_delete_topic(queue: SyncPawnQueue) -> None:

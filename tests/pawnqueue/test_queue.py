@@ -18,6 +18,8 @@ CALLS: dict[str, Callable[[PawnQueue, Any], Awaitable[Any]]] = {
     "probe": lambda queue, _: queue.probe(),
     "create_topic": lambda queue, _: queue.create_topic(TOPIC),
     "update_topic": lambda queue, _: queue.update_topic(TOPIC, max_deliveries=3),
+    "pause": lambda queue, _: queue.pause(TOPIC),
+    "resume": lambda queue, _: queue.resume(TOPIC),
     "topic": lambda queue, _: queue.topic(TOPIC),
     "list_topics": lambda queue, _: queue.list_topics(),
     "delete_topic": lambda queue, _: queue.delete_topic(TOPIC),
@@ -61,6 +63,8 @@ UNKNOWN = "00000000-0000-4000-8000-000000000000"
 OF_A_TOPIC: dict[str, Callable[[PawnQueue, str], Awaitable[Any]]] = {
     "topic": lambda queue, topic: queue.topic(topic),
     "update_topic": lambda queue, topic: queue.update_topic(topic, max_deliveries=3),
+    "pause": lambda queue, topic: queue.pause(topic),
+    "resume": lambda queue, topic: queue.resume(topic),
     "delete_topic": lambda queue, topic: queue.delete_topic(topic),
     "publish": lambda queue, topic: queue.publish(topic, numbered(1)),
     "claim": lambda queue, topic: queue.claim(topic, "c"),

@@ -18,6 +18,7 @@ from typing import TypeAlias
 from tests.sim.crowd import crowd
 from tests.sim.csprng import csprng, csprng_late
 from tests.sim.duel import duel
+from tests.sim.flow import flow
 from tests.sim.letters import schedule_of_letters
 from tests.sim.long import long
 from tests.sim.packs import packs
@@ -60,11 +61,13 @@ class Arena:
 #: Where schedules are played. A seed means another schedule in each arena, so what has once failed is kept with its
 #: arena's name: the shares may be changed.
 ARENAS = {
-    "schedule": Arena(schedule, 17),
-    "duel": Arena(duel, 14),
-    "crowd": Arena(crowd, 16),
+    "schedule": Arena(schedule, 16),
+    "duel": Arena(duel, 13),
+    "crowd": Arena(crowd, 15),
     "packs": Arena(packs, 7),
     "packs-csprng": Arena(packs, 3, conditional=False),
+    "flow": Arena(flow, 2),
+    "flow-csprng": Arena(flow, 1, conditional=False),
     "writing": Arena(writing, 4),
     "patience": Arena(patience, 7),
     "patience-csprng": Arena(patience, 3, conditional=False),

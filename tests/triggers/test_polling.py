@@ -528,3 +528,25 @@ async def test_a_claim_that_is_lost_at_once_is_nobody_elses_trouble(
     references = await asyncio.wait_for(asyncio.gather(*tasks), 60)
     assert seen
     assert sorted(reference["count"] for reference in references) == [1, 1]
+
+
+@virtual
+async def test_a_paused_topic_wakes_nobody(world: LoopWorld) -> None:
+    """Sensors and watchers wait while it is paused, without a LIST of messages, and go on when it is resumed."""
+    ann, bob = await world.process(), await world.process()
+    await bob.queue.publish(TOPIC, numbered(4))
+    await bob.queue.pause(TOPIC)
+    await world.later(60)
+    tasks = waiting(ann, 2, min_messages=2, max_messages=2)
+    await world.later(1)
+    async with poll_of(ann.queue, TOPIC).listen(1) as heard:
+        await world.later(60)
+        assert heard.empty()
+        before = len(ann.client.requests)
+        await world.later(60)
+        assert not [key for kind, key in ann.client.requests[before:] if kind == "LIST" and "messages" in key]
+        assert not any(task.done() for task in tasks)
+        await bob.queue.resume(TOPIC)
+        references = await asyncio.wait_for(asyncio.gather(*tasks), 20)
+        assert [reference["count"] for reference in references] == [2, 2]
+        assert not heard.empty()

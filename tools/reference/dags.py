@@ -26,6 +26,8 @@ SECTIONS: dict[str, list[tuple[str, str]]] = {
             "PawnQueueRedriveOperator",
             "PawnQueueCreateTopicOperator",
             "PawnQueueUpdateTopicOperator",
+            "PawnQueuePauseTopicOperator",
+            "PawnQueueResumeTopicOperator",
             "PawnQueueDeleteTopicOperator",
             "PawnQueueJanitorOperator",
         )

@@ -20,7 +20,7 @@ is done. The other [errors](errors.md), the [settings](settings.md) and the [eve
 """
 CALLS = {
     "Opening and closing": ["open", "aclose", "closed", "strategy", "settings", "probe", "health"],
-    "Topics": ["create_topic", "update_topic", "topic", "list_topics", "delete_topic", "purge"],
+    "Topics": ["create_topic", "update_topic", "pause", "resume", "topic", "list_topics", "delete_topic", "purge"],
     "Publishing": ["publish"],
     "Claiming and working": [
         "claim", "renew", "keep_alive", "leave", "attach", "release", "ack", "requeue", "bury", "settle", "nack",

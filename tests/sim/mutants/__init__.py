@@ -7,6 +7,7 @@ sections; a rule that two lines of the engine keep is taken out of both.
 from tests.sim.mutants import (  # noqa: F401 - each enters its mutants
     claiming,
     faults,
+    flow,
     janitor,
     listening,
     liveness,
