@@ -102,6 +102,14 @@ class Context:
         store = self.store.with_budget(seconds, cut=cut)
         return replace(self, store=store, registers=self.registers.through(store))
 
+    async def earliest_now(self) -> float:
+        """Return the earliest that the store's time can be now. Something that must not happen early waits for it."""
+        return await self.now() - self.time.error
+
+    async def latest_now(self) -> float:
+        """Return the latest that the store's time can be now."""
+        return await self.now() + self.time.error
+
     async def now(self) -> float:
         """Return the store's time, or raise if the store is too slow to time leases by it.
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -53,6 +54,7 @@ from pawnqueue.publish import staging, writes
 from pawnqueue.publish.new_messages import checked_messages
 from pawnqueue.publish.packing import PackChoice, chosen_packs
 from pawnqueue.publish.publisher import Publisher
+from pawnqueue.publish.schedule import check_allowed, check_none, checked_schedule
 from pawnqueue.publish.staging import Staged
 from pawnqueue.publish.write_outcome import Written
 from pawnqueue.reads.counting import Backlog, Stats, backlog, stats
@@ -182,6 +184,10 @@ class PawnQueue(ForAsyncWith):
         :param packs: whether many messages that are published at once become packs (default True), which makes
             publishing and consuming many much cheaper. Pass False if consumers of the topic use the pawn-queue library,
             or a version of this one that knows no packs: they do not see packs. None means the same here.
+        :param priorities: whether messages may be published with a priority (default False). It costs consumers two
+            more LISTs a look, once one LIST does not show all of the topic.
+        :param delays: whether messages may be published with a delay (default False), for one more LIST. Consumers of
+            earlier versions, and of the pawn-queue library, do not wait for a delay to end.
         :param paused: whether nobody is given its messages until :meth:`resume` (default False).
         :raises InvalidTopicError: it is not a valid topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
@@ -198,6 +204,8 @@ class PawnQueue(ForAsyncWith):
         :param max_deliveries: as :meth:`create_topic` takes it. What is not named stays as it is.
         :param packs: whether packs are made from now on. All processes follow within a minute. Consumers still find
             older packs after False. A topic that never had any says None, and one that had can never be None again.
+        :param priorities: the same for priorities.
+        :param delays: the same for delays. Messages that were published with one keep it.
         :param paused: as :meth:`pause` and :meth:`resume` set it.
         """
         self._life.check_open()
@@ -305,6 +313,9 @@ class PawnQueue(ForAsyncWith):
         producer: str | None = None,
         headers: Mapping[str, str] | None = None,
         create: bool = False,
+        delay: float | None = None,
+        not_before: datetime | None = None,
+        priority: int = 0,
         pack: PackChoice = "auto",
     ) -> list[str]:
         """Publish messages, and return their ids in order.
@@ -313,11 +324,15 @@ class PawnQueue(ForAsyncWith):
             copied at the moment at which the iteration yields it.
         :param producer: the publisher's name. Its id is in each message.
         :param headers: text to text, the same for all of them.
-        :param create: create the topic if it does not exist.
+        :param create: create the topic if it does not exist, with its default settings.
+        :param delay: for how many seconds nobody is given them, if the topic allows delays (:meth:`create_topic`).
+        :param not_before: before which time, by the store's clock, nobody is given them; in place of ``delay``.
+        :param priority: from -9 to 9, if the topic allows priorities. Consumers are given higher ones first.
         :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs
             (:meth:`create_topic`) and there are at least ``packs.min_messages`` of them, or several calls that wait at
             the same time, which share a pack then. True: always. False: never.
-        :raises InvalidArgumentError: ``pack=True`` for a topic that does not allow packs. Nothing was published.
+        :raises InvalidArgumentError: the topic does not allow packs, delays or priorities, and the call asks for them.
+            Nothing was published.
         :raises TopicNotFoundError: the topic does not exist, or was deleted. Nothing was published.
         :raises InvalidPayloadError: one of the payloads is not a JSON object. Nothing was published.
         :raises PublishError: some were not published, or it could not be found out. It says which.
@@ -326,10 +341,12 @@ class PawnQueue(ForAsyncWith):
         layout.checked_topic(topic)
         checked_flag(create, "create", "publish")
         choice = checked_pack(pack)
-        checked = checked_messages(payloads, headers, self._context.settings.limits, topic)
+        schedule = checked_schedule(topic, delay, not_before, priority)
+        checked = checked_messages(payloads, headers, self._context.settings.limits, topic, schedule=schedule)
         if create:
             await self._known_topics.create(topic)
         allowed = (await self._topic(topic, "publish")).settings
+        check_allowed(topic, (message.schedule for message in checked), allowed)
         packs = chosen_packs(choice, len(checked), topic, allowed, self._context.settings.packs)
         if not checked:
             return []
@@ -339,7 +356,7 @@ class PawnQueue(ForAsyncWith):
                 return await self._publisher.publish_together(topic, checked, producer_id=producer_id)
             return await self._publisher.publish(topic, checked, producer_id=producer_id, packs=packs)
         finally:
-            self._claims.look_again(topic, len(checked))
+            self._claims.look_again(topic, sum(not message.schedule.has_delay for message in checked))
 
     # --- staged writes: what many processes stage becomes visible at once ---
 
@@ -373,6 +390,7 @@ class PawnQueue(ForAsyncWith):
         layout.checked_part(part)
         before = staging.continue_part(Staged(topic, write_id, part), after)
         checked = checked_messages(messages, None, self._context.settings.limits, topic, first=len(before))
+        check_none(topic, (message.schedule for message in checked))
         allowed = (await self._topic(topic, "stage")).settings
         packs = self._context.settings.packs if allowed.packs else None
         return await staging.stage(self._context, before, checked, await self._producer_id(producer), packs)

@@ -21,6 +21,7 @@ from pawnqueue.claims.held import HeldClaim
 from pawnqueue.domain import layout
 from pawnqueue.errors import PawnQueueError, QueueClosedError
 from pawnqueue.publish.new_messages import checked_messages
+from pawnqueue.publish.schedule import checked_schedule
 from pawnqueue.queue import PawnQueue
 from pawnqueue.runtime.lifetime import CLOSE_SECONDS
 from pawnqueue.runtime.private_loop import CALLED_FROM_OWN_THREAD, PrivateLoop
@@ -169,14 +170,21 @@ class SyncPawnQueue(SyncCalls):
         return list(given)
 
     def _copied(
-        self, topic: str, payloads: Payloads, headers: Mapping[str, str] | None, *, create: bool, pack: PackChoice
+        self,
+        topic: str,
+        payloads: Payloads,
+        headers: Mapping[str, str] | None,
+        *,
+        create: bool,
+        pack: PackChoice,
+        **schedule: Any,
     ) -> Payloads:
         """Return the payloads as they were when the iteration yielded them, in the caller's thread."""
         limits = self._opened().settings.limits
         layout.checked_topic(topic)
         checked_flag(create, "create", "publish")
         checked_pack(pack)
-        return checked_messages(payloads, headers, limits, topic)
+        return checked_messages(payloads, headers, limits, topic, schedule=checked_schedule(topic, **schedule))
 
     @contextmanager
     def _kept_alive(

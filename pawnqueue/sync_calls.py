@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import Any, TypeVar, Unpack
 
 from pawnqueue.arguments import (
@@ -55,7 +56,14 @@ class SyncCalls(ABC):
 
     @abstractmethod
     def _copied(
-        self, topic: str, payloads: Payloads, headers: Mapping[str, str] | None, *, create: bool, pack: PackChoice
+        self,
+        topic: str,
+        payloads: Payloads,
+        headers: Mapping[str, str] | None,
+        *,
+        create: bool,
+        pack: PackChoice,
+        **schedule: Any,
     ) -> Payloads:
         """Check and copy payloads in the thread of the caller."""
 
@@ -81,6 +89,10 @@ class SyncCalls(ABC):
         :param packs: whether many messages that are published at once become packs (default True), which makes
             publishing and consuming many much cheaper. Pass False if consumers of the topic use the pawn-queue library,
             or a version of this one that knows no packs: they do not see packs. None means the same here.
+        :param priorities: whether messages may be published with a priority (default False). It costs consumers two
+            more LISTs a look, once one LIST does not show all of the topic.
+        :param delays: whether messages may be published with a delay (default False), for one more LIST. Consumers of
+            earlier versions, and of the pawn-queue library, do not wait for a delay to end.
         :param paused: whether nobody is given its messages until :meth:`resume` (default False).
         :raises InvalidTopicError: it is not a valid topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
@@ -96,6 +108,8 @@ class SyncCalls(ABC):
         :param max_deliveries: as :meth:`create_topic` takes it. What is not named stays as it is.
         :param packs: whether packs are made from now on. All processes follow within a minute. Consumers still find
             older packs after False. A topic that never had any says None, and one that had can never be None again.
+        :param priorities: the same for priorities.
+        :param delays: the same for delays. Messages that were published with one keep it.
         :param paused: as :meth:`pause` and :meth:`resume` set it.
         """
         return self.run(lambda queue: queue.update_topic(topic, **settings))
@@ -177,6 +191,9 @@ class SyncCalls(ABC):
         producer: str | None = None,
         headers: Mapping[str, str] | None = None,
         create: bool = False,
+        delay: float | None = None,
+        not_before: datetime | None = None,
+        priority: int = 0,
         pack: PackChoice = "auto",
     ) -> list[str]:
         """Publish messages, and return their ids in order.
@@ -185,18 +202,34 @@ class SyncCalls(ABC):
             copied at the moment at which the iteration yields it.
         :param producer: the publisher's name. Its id is in each message.
         :param headers: text to text, the same for all of them.
-        :param create: create the topic if it does not exist.
+        :param create: create the topic if it does not exist, with its default settings.
+        :param delay: for how many seconds nobody is given them, if the topic allows delays (:meth:`create_topic`).
+        :param not_before: before which time, by the store's clock, nobody is given them; in place of ``delay``.
+        :param priority: from -9 to 9, if the topic allows priorities. Consumers are given higher ones first.
         :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs
             (:meth:`create_topic`) and there are at least ``packs.min_messages`` of them, or several calls that wait at
             the same time, which share a pack then. True: always. False: never.
-        :raises InvalidArgumentError: ``pack=True`` for a topic that does not allow packs. Nothing was published.
+        :raises InvalidArgumentError: the topic does not allow packs, delays or priorities, and the call asks for them.
+            Nothing was published.
         :raises TopicNotFoundError: the topic does not exist, or was deleted. Nothing was published.
         :raises InvalidPayloadError: one of the payloads is not a JSON object. Nothing was published.
         :raises PublishError: some were not published, or it could not be found out. It says which.
         """
-        payloads = self._copied(topic, payloads, headers, create=create, pack=pack)
+        payloads = self._copied(
+            topic, payloads, headers, create=create, delay=delay, not_before=not_before, priority=priority, pack=pack
+        )
         return self.run(
-            lambda queue: queue.publish(topic, payloads, producer=producer, headers=headers, create=create, pack=pack)
+            lambda queue: queue.publish(
+                topic,
+                payloads,
+                producer=producer,
+                headers=headers,
+                create=create,
+                delay=delay,
+                not_before=not_before,
+                priority=priority,
+                pack=pack,
+            )
         )
 
     def stage(

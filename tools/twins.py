@@ -48,7 +48,14 @@ class SyncCalls(ABC):
 
     @abstractmethod
     def _copied(
-        self, topic: str, payloads: Payloads, headers: Mapping[str, str] | None, *, create: bool, pack: PackChoice
+        self,
+        topic: str,
+        payloads: Payloads,
+        headers: Mapping[str, str] | None,
+        *,
+        create: bool,
+        pack: PackChoice,
+        **schedule: Any,
     ) -> Payloads:
         """Check and copy payloads in the thread of the caller."""
 
@@ -83,7 +90,8 @@ def _twin(call: ast.FunctionDef | ast.AsyncFunctionDef, source: str) -> str:
     start = "" if returned == "None" else "return "
     last = f"{start}self.run(lambda queue: queue.{call.name}({', '.join(given)}))"
     if call.name == "publish":
-        lines = ["payloads = self._copied(topic, payloads, headers, create=create, pack=pack)"]
+        own = (each.arg for each in arguments.kwonlyargs if each.arg not in {"headers", "producer"})
+        lines = [f"payloads = self._copied(topic, payloads, headers, {', '.join(f'{each}={each}' for each in own)})"]
     elif call.name == "keep_alive":
         returned, last = "AbstractContextManager[SyncKeepAlive]", f"return self._kept_alive({', '.join(given)})"
     doc = ast.get_source_segment(source, call.body[0])

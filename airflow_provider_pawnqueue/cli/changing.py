@@ -32,6 +32,8 @@ def publish(hook: PawnQueueHook, args: Namespace) -> None:
             producer=args.producer,
             headers=headers,
             create=args.create,
+            delay=args.delay,
+            priority=args.priority,
             pack=_IS_YES.get(args.pack, "auto"),
         )
     except PublishError as error:
@@ -197,7 +199,7 @@ def update_topic(hook: PawnQueueHook, args: Namespace) -> None:
     """Change the settings of a topic."""
     given = _topic_options(args)
     if not given:
-        raise UsageError("Pass --max-deliveries or --packs. Nothing was changed.")
+        raise UsageError("Pass a setting: --max-deliveries, --packs, --priorities or --delays. Nothing was changed.")
     _show_topic(hook.update_topic(args.topic, **given), args.output)
 
 
@@ -217,8 +219,9 @@ def _topic_options(args: Namespace) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if args.max_deliveries is not None:
         given["max_deliveries"] = _deliveries(args.max_deliveries)
-    if args.packs is not None:
-        given["packs"] = _IS_YES[args.packs]
+    for name in ("packs", "priorities", "delays"):
+        if getattr(args, name) is not None:
+            given[name] = _IS_YES[getattr(args, name)]
     return given
 
 

@@ -94,6 +94,10 @@ _NEW_MAX_DELIVERIES = Arg(("--max-deliveries",), metavar="N", help=f"{_BURIED_AF
 _ALLOW_PACKS = "Whether many messages that are published at once become packs, which pawn-queue's consumers do not see"
 _PACKS = Arg(("--packs",), help=_ALLOW_PACKS, choices=("yes", "no"))
 _NEW_PACKS = Arg(("--packs",), help=f"{_ALLOW_PACKS} (default: yes)", choices=("yes", "no"))
+_PRIORITIES = Arg(("--priorities",), help="Whether messages may be published with a priority", choices=("yes", "no"))
+_DELAYS = Arg(("--delays",), help="Whether messages may be published with a delay", choices=("yes", "no"))
+_PUBLISHED_DELAY = Arg(("--delay",), help="Give the messages to nobody for this many seconds", type=float)
+_PRIORITY = Arg(("--priority",), help="From -9 to 9; higher ones come first", type=int, default=0)
 _PACK = Arg(
     ("--pack",),
     help="Whether to publish packs; auto (the default): many messages, if the topic allows packs",
@@ -140,7 +144,7 @@ _COMMANDS: Final = (
         "changing",
         "publish",
         "Publish one message, or one for each line of a file",
-        *(_TOPIC, _PAYLOAD, _FILE, _PRODUCER, _HEADER, _CREATE, _PACK),
+        *(_TOPIC, _PAYLOAD, _FILE, _PRODUCER, _HEADER, _CREATE, _PUBLISHED_DELAY, _PRIORITY, _PACK),
     ),
     _command(
         "changing",
@@ -167,12 +171,17 @@ _COMMANDS: Final = (
         "Remove the messages of a topic, or its dead letters, but not the topic",
         *(_TOPIC, _PURGE_DEAD, _PURGE_MESSAGES, _DRY_RUN, ARG_YES),
     ),
-    _command("changing", "create_topic", "Create a topic", _TOPIC, _NEW_MAX_DELIVERIES, _NEW_PACKS, _IF_EXISTS),
+    _command(
+        "changing",
+        "create_topic",
+        "Create a topic",
+        *(_TOPIC, _NEW_MAX_DELIVERIES, _NEW_PACKS, _PRIORITIES, _DELAYS, _IF_EXISTS),
+    ),
     _command(
         "changing",
         "update_topic",
         "Change the settings of a topic for all its users",
-        *(_TOPIC, _MAX_DELIVERIES, _PACKS),
+        *(_TOPIC, _MAX_DELIVERIES, _PACKS, _PRIORITIES, _DELAYS),
     ),
     _command("changing", "pause", "Pause a topic: nobody is given its messages until it is resumed", _TOPIC),
     _command("changing", "resume", "Resume a paused topic", _TOPIC),

@@ -83,6 +83,17 @@ def checked_delay(given: object, name: str = "delay") -> float:
     return seconds
 
 
+def checked_priority(given: object, name: str = "priority") -> int:
+    """Return a priority; a template makes a text of it."""
+    try:
+        priority = int(given) if isinstance(given, (str, int)) and not isinstance(given, bool) else None
+    except ValueError:
+        priority = None
+    if priority is None or not -9 <= priority <= 9:  # noqa: PLR2004 - as the sentence says
+        raise WrongArgumentError(f"{name}={given!r}: pass a whole number from -9 to 9.")
+    return priority
+
+
 def checked_rate(given: object, name: str) -> float:
     """Return how many a second: a number above 0."""
     rate = math.nan if isinstance(given, timedelta) else _seconds(given)

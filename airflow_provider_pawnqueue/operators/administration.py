@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -25,7 +25,47 @@ _checked_if_exists = partial(checked_word, of=("keep", "update"))
 NEVER: Final = "never"
 
 
-class PawnQueueCreateTopicOperator(PawnQueueOperator):
+def checked_deliveries(given: object, name: str = "max_deliveries") -> int | None:
+    """Return a number of deliveries, or None for ``never``."""
+    return None if given == NEVER else checked_count(given, name)
+
+
+#: The settings of a topic, and how each of them is checked.
+_SETTINGS: Final[Mapping[str, Callable[[object, str], Any]]] = {
+    "max_deliveries": checked_deliveries,
+    "packs": checked_flag,
+    "priorities": checked_flag,
+    "delays": checked_flag,
+}
+
+
+class _TopicSettingsOperator(PawnQueueOperator):
+    """An operator that is given settings of a topic, each of them or none."""
+
+    def __init__(  # noqa: PLR0913 - the settings of a topic
+        self,
+        *,
+        topic: str,
+        max_deliveries: int | str | None = None,
+        packs: bool | str | None = None,
+        priorities: bool | str | None = None,
+        delays: bool | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topic = check_early(topic, checked_topic, "topic")
+        self.max_deliveries = check_early(max_deliveries, checked_deliveries, "max_deliveries")
+        self.packs = check_early(packs, checked_flag, "packs")
+        self.priorities = check_early(priorities, checked_flag, "priorities")
+        self.delays = check_early(delays, checked_flag, "delays")
+
+    def _settings(self) -> Any:  # noqa: ANN401 - arguments of a topic, by their names
+        """Return those settings that are given, once templates are filled in."""
+        given = {name: getattr(self, name) for name in _SETTINGS}
+        return {name: _SETTINGS[name](value, name) for name, value in given.items() if value is not None}
+
+
+class PawnQueueCreateTopicOperator(_TopicSettingsOperator):
     """Creates a topic; returns its name. If the topic exists, it keeps its settings, unless ``if_exists="update"``.
 
     :param topic: the topic's name.
@@ -33,67 +73,57 @@ class PawnQueueCreateTopicOperator(PawnQueueOperator):
         after ten.
     :param packs: whether many messages that are published at once become packs; without it, yes. Pass False if
         consumers of the topic use the pawn-queue library: they do not see packs.
+    :param priorities: whether messages may be published with a priority; without it, no.
+    :param delays: whether messages may be published with a delay; without it, no.
     :param if_exists: what to do with a topic that exists with other settings: ``keep`` them, or ``update`` them.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: Sequence[str] = ("topic", "max_deliveries", "packs", "if_exists", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("topic", *_SETTINGS, "if_exists", "pawnqueue_conn_id")
 
     def __init__(
         self,
         *,
-        topic: str,
-        max_deliveries: int | str | None = None,
-        packs: bool | str | None = None,
         if_exists: Literal["keep", "update"] | str = "keep",  # noqa: PYI051 - or a template
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.topic = check_early(topic, checked_topic, "topic")
-        self.max_deliveries = check_early(max_deliveries, checked_deliveries, "max_deliveries")
-        self.packs = check_early(packs, checked_flag, "packs")
         self.if_exists = check_early(if_exists, _checked_if_exists, "if_exists")
 
     def execute(self, context: Context) -> str:
         """Create the topic."""
         del context
         if_exists = _checked_if_exists(self.if_exists, "if_exists")
-        given = _options(self.max_deliveries, self.packs)
+        given = self._settings()
         with failures():
             return ensure_topic(self.hook, self.topic, if_exists, self.log.warning, **given).name
 
 
-class PawnQueueUpdateTopicOperator(PawnQueueOperator):
+class PawnQueueUpdateTopicOperator(_TopicSettingsOperator):
     """Changes the settings of a topic for all its users; returns them. What is not given stays as it is.
 
     :param topic: the topic's name.
     :param max_deliveries: bury a message after this many deliveries without a settlement, or ``"never"``.
     :param packs: whether many messages that are published at once become packs. False: no new ones. Consumers that use
         the pawn-queue library do not see packs.
+    :param priorities: whether messages may be published with a priority.
+    :param delays: whether messages may be published with a delay. Consumers of earlier versions do not wait for it.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: Sequence[str] = ("topic", "max_deliveries", "packs", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = ("topic", *_SETTINGS, "pawnqueue_conn_id")
 
-    def __init__(
-        self,
-        *,
-        topic: str,
-        max_deliveries: int | str | None = None,
-        packs: bool | str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if max_deliveries is None and packs is None:
-            raise WrongArgumentError("PawnQueueUpdateTopicOperator changes nothing: pass max_deliveries or packs.")
-        self.topic = check_early(topic, checked_topic, "topic")
-        self.max_deliveries = check_early(max_deliveries, checked_deliveries, "max_deliveries")
-        self.packs = check_early(packs, checked_flag, "packs")
+        if all(getattr(self, name) is None for name in _SETTINGS):
+            raise WrongArgumentError(
+                f"PawnQueueUpdateTopicOperator changes nothing: pass one of {', '.join(_SETTINGS)}."
+            )
 
     def execute(self, context: Context) -> dict[str, int | bool | None]:
         """Change the settings."""
         del context
-        given = _options(self.max_deliveries, self.packs)
+        given = self._settings()
         with failures():
             return self.hook.update_topic(self.topic, **given).settings.model_dump()
 
@@ -186,18 +216,3 @@ def ensure_topic(hook: PawnQueueHook, topic: str, if_exists: str, warn: Callable
             return hook.update_topic(topic, **given)
         warn(f"The topic keeps its settings: {exists}")
         return hook.topic(topic)
-
-
-def _options(max_deliveries: object, packs: object) -> Any:  # noqa: ANN401 - arguments of a topic, by their names
-    """Return those settings of a topic that are given."""
-    given: dict[str, Any] = {}
-    if max_deliveries is not None:
-        given["max_deliveries"] = checked_deliveries(max_deliveries)
-    if packs is not None:
-        given["packs"] = checked_flag(packs, "packs")
-    return given
-
-
-def checked_deliveries(given: object, name: str = "max_deliveries") -> int | None:
-    """Return a number of deliveries, or None for ``never``."""
-    return None if given == NEVER else checked_count(given, name)

@@ -16,6 +16,7 @@ from airflow_provider_pawnqueue.hooks.arguments import (
     checked_flag,
     checked_ids,
     checked_pack,
+    checked_priority,
     checked_rate,
     checked_seconds,
     checked_text,
@@ -38,12 +39,22 @@ class PawnQueuePublishOperator(PawnQueueOperator):
     :param headers: headers of all messages, as a dict of texts.
     :param create: create the topic if it does not exist, with the default settings: a message is buried after ten
         deliveries.
+    :param delay: for how many seconds nobody is given the messages, if the topic allows delays.
+    :param priority: from -9 to 9, if the topic allows priorities. Consumers are given higher ones first.
     :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs and there
         are at least ``packs.min_messages`` of them. True: always. False: never.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
-    template_fields: Sequence[str] = ("topic", "payloads", "producer", "headers", "pawnqueue_conn_id")
+    template_fields: Sequence[str] = (
+        "topic",
+        "payloads",
+        "producer",
+        "headers",
+        "delay",
+        "priority",
+        "pawnqueue_conn_id",
+    )
     template_fields_renderers = {"payloads": "json", "headers": "json"}  # noqa: RUF012 - as Airflow declares it
 
     def __init__(  # noqa: PLR0913 - as the queue's call has them
@@ -54,6 +65,8 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         producer: str | None = None,
         headers: Mapping[str, str] | None = None,
         create: bool = False,
+        delay: float | timedelta | str | None = None,
+        priority: int | str = 0,
         pack: bool | Literal["auto"] = "auto",
         **kwargs: Any,
     ) -> None:
@@ -63,11 +76,14 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         self.producer = producer
         self.headers = headers
         self.create = checked_flag(create, "create")
+        self.delay = check_early(delay, checked_delay, "delay")
+        self.priority = check_early(priority, checked_priority, "priority")
         self.pack = checked_pack(pack)
 
     def execute(self, context: Context) -> list[str]:
         """Publish the messages."""
         ti: Any = context["ti"]
+        delay = None if self.delay is None else checked_delay(self.delay, "delay")
         with failures():
             ids = self.hook.publish(
                 self.topic,
@@ -75,6 +91,8 @@ class PawnQueuePublishOperator(PawnQueueOperator):
                 producer=self.producer or f"{ti.dag_id}.{ti.task_id}",
                 headers=self.headers,
                 create=self.create,
+                delay=delay,
+                priority=checked_priority(self.priority, "priority"),
                 pack=self.pack,
             )
         self.log.info("Published %d messages into topic %s.", len(ids), self.topic)

@@ -33,6 +33,8 @@ EXISTENCE_CACHE_SECONDS = 1.0
 #: How long the check whether a topic still exists is retried: messages wait for it.
 EXISTENCE_CHECK_RETRY_SECONDS = 5.0
 
+#: Settings that are None in a topic that never had the thing. Later they are True or False, and never None again.
+_FOR_EVER: Final = ("packs", "priorities", "delays")
 #: A topic, and whether it was seen with settings by which its consumers look for packs.
 _Seen: TypeAlias = tuple[str, bool]
 
@@ -48,6 +50,10 @@ class TopicOptions(TypedDict, total=False):
     """After this many deliveries without a settlement a message is buried (10 by default); None: never."""
     packs: bool | None
     """Whether many messages that are published at once become packs (default True)."""
+    priorities: bool | None
+    """Whether messages may be published with a priority (default False)."""
+    delays: bool | None
+    """Whether messages may be published with a delay (default False)."""
     paused: bool
     """Whether nobody is given messages of the topic (default False). ``pause`` and ``resume`` set it."""
 
@@ -293,9 +299,10 @@ def _merge_settings(topic: str, before: TopicSettings, changes: Mapping[str, Any
     if unknown:
         known = ", ".join(TopicSettings.model_fields)
         raise ConfigError(f"Topics have no setting {unknown[0]!r}, only {known}.", topic=topic)
-    _check_packs(topic, before, changes)
-    if before.packs is None and changes.get("packs") is False:
-        changes = {**changes, "packs": None}  # it never had any, and its consumers need no second LIST
+    for name in _FOR_EVER:
+        _check_for_ever(topic, name, before, changes)
+        if getattr(before, name) is None and changes.get(name) is False:
+            changes = {**changes, name: None}  # it never had any, and its consumers need no further LIST
     try:
         return TopicSettings.model_validate({**before.model_dump(), **changes})
     except ValidationError as problem:
@@ -313,16 +320,16 @@ def _change(before: TopicSettings, after: TopicSettings) -> Literal["changed", "
     return "paused" if after.paused else "resumed"
 
 
-def _check_packs(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> None:
-    packs = changes.get("packs")
-    if packs is not None and not isinstance(packs, bool):
-        advice = f"pass True, False or None, not {shown(packs)}."
-    elif "packs" in changes and packs is None and before.packs is not None:
-        # ⚑ §1: by None, consumers would not list packs any more.
-        advice = "it has or had packs, so it cannot be None again. Pass False, and no new ones are made."
+def _check_for_ever(topic: str, name: str, before: TopicSettings, changes: Mapping[str, Any]) -> None:
+    wanted = changes.get(name)
+    if wanted is not None and not isinstance(wanted, bool):
+        advice = f"pass True, False or None, not {shown(wanted)}."
+    elif name in changes and wanted is None and getattr(before, name) is not None:
+        # ⚑ §1: by None, consumers would not list them any more.
+        advice = f"it has or had {name}, so it cannot be None again. Pass False, and there are no new ones."
     else:
         return
-    raise ConfigError(f"Setting packs of topic {topic!r} is wrong: {advice}", topic=topic)
+    raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {advice}", topic=topic)
 
 
 def topic_not_found_error(topic: str, operation: str) -> TopicNotFoundError:

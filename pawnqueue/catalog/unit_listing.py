@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import TYPE_CHECKING, Final
 
 from pawnqueue.catalog import units
 from pawnqueue.catalog.units import UnitPage
+from pawnqueue.runtime.concurrency import all_of
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
+    from pawnqueue.domain.lanes import Range
     from pawnqueue.stores.port import ObjectInfo
 
 #: One LIST for both kinds of units may show this many other keys. After it has shown more, or not all units, each kind
@@ -30,18 +32,60 @@ class UnitListing:
 
     async def pages(self, *, packs: bool, after: str = "") -> AsyncGenerator[UnitPage]:
         """List the units behind a place, as :func:`.units.pages` does. One LIST shows both kinds if they are few."""
-        now = self._context.clock.elapsed()
-        if packs and not after and now >= self._apart_until:
-            page, others = await self._together()
-            if page is None or others > MAX_OTHER_KEYS:
-                self._apart_until = now + APART_SECONDS
-            if page is not None:
-                if page.end:
-                    yield page
-                return
+        whole = await self._whole(packs=True) if packs and not after else None
+        if whole is not None:
+            if whole.end:
+                yield whole
+            return
         async with aclosing(units.pages(self._context.store, self._topic, after=after, packs=packs)) as apart:
             async for page in apart:
                 yield page
+
+    async def lanes(self, ranges: Sequence[Range], *, packs: bool, is_small: bool) -> AsyncGenerator[UnitPage]:
+        """List the units of several parts of a topic, a page of each part at the same time.
+
+        :param is_small: one LIST may show all units of the topic. It is tried first.
+        """
+        whole = await self._whole(packs=packs) if is_small else None
+        if whole is not None:
+            if whole.end:
+                yield whole
+            return
+        store, topic = self._context.store, self._topic
+        async with AsyncExitStack() as stack:
+            listings = [
+                await stack.enter_async_context(
+                    aclosing(units.pages(store, topic, packs=packs, after=after, before=before))
+                )
+                for after, before in ranges
+            ]
+            while listings:
+                found = await all_of(*(anext(listing, None) for listing in listings))
+                listings = [listing for listing, page in zip(listings, found, strict=True) if page is not None]
+                pages = [page for page in found if page is not None]
+                if pages:
+                    yield UnitPage(
+                        [unit for page in pages for unit in page.units],
+                        [key for page in pages for key in page.strangers],
+                        max(page.end for page in pages),
+                    )
+
+    async def _whole(self, *, packs: bool) -> UnitPage | None:
+        """Return all units by one LIST; None if it does not show them all, or has not a short while ago."""
+        now = self._context.clock.elapsed()
+        if now < self._apart_until:
+            return None
+        page, others = await (self._together() if packs else self._of_messages())
+        if page is None or others > MAX_OTHER_KEYS:
+            self._apart_until = now + APART_SECONDS
+        return page
+
+    async def _of_messages(self) -> tuple[UnitPage | None, int]:
+        """Return all units of a topic without packs, as :meth:`_together` does."""
+        async with aclosing(self._context.store.pages(units.folder(self._topic))) as listing:
+            shown: Sequence[ObjectInfo] = await anext(listing, [])
+            is_all = not shown or not await _has_another_page(listing)
+        return units.sorted_out(shown) if is_all else None, 0
 
     async def _together(self) -> tuple[UnitPage | None, int]:
         """Return all units by one LIST, or None if it does not show them all; and how many other keys it has shown.

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from pawnqueue.domain import lanes
 from pawnqueue.domain.bounds import MESSAGE_NAME
 from pawnqueue.domain.identifiers import UnitId
 from pawnqueue.domain.layout import (
@@ -45,14 +46,6 @@ class UnitPage:
     """The keys of objects between the units that are not ours."""
     end: str = ""
     """The place of the last object that the listing showed, whether it is ours or not."""
-
-    @property
-    def cursor(self) -> str:
-        """The place behind which a later listing goes on; "" where the page has no unit.
-
-        ⚑ §1: never a stranger's. Units that are published before such a key would stay hidden.
-        """
-        return self.units[-1].name if self.units else ""
 
 
 def folder(topic: str) -> str:
@@ -98,19 +91,28 @@ def _parse_single(name: str, size: int) -> Unit | None:
     return Unit(UnitId(identifier), name, size)
 
 
-def name_at(seconds: float, identifier: str) -> str:
-    """Make a unit's name. LIST returns units in publish order, as their names begin with the time."""
-    return f"{timestamp(seconds)}-{identifier}.json"
+def name_at(seconds: float, identifier: str, lane: str = "") -> str:
+    """Make a unit's name. LIST returns the units of a lane in publish order, as their names go on with the time.
+
+    :param lane: what :func:`.lanes.prefix` returns.
+    """
+    return f"{lane}{timestamp(seconds)}-{identifier}.json"
 
 
-def pack_name_at(seconds: float, identifier: str, count: int) -> str:
-    """Make the name of a pack of ``count`` messages. Its time puts it between the single messages of the topic."""
-    return f"{timestamp(seconds)}-{identifier}.{count}{PACK_SUFFIX}"
+def pack_name_at(seconds: float, identifier: str, count: int, lane: str = "") -> str:
+    """Make the name of a pack of ``count`` messages. Its time puts it between the single messages of its lane."""
+    return f"{lane}{timestamp(seconds)}-{identifier}.{count}{PACK_SUFFIX}"
 
 
 def published_at(name: str) -> float | None:
     """Read the server time out of a unit's name, or return None where it has none within the bounds of §1."""
-    return read_stamp(name)
+    return read_stamp(lanes.without_delay(name))
+
+
+def claimable_since(name: str) -> float | None:
+    """Return the server time at which a unit was published, or is due if it was delayed; None: its name has none."""
+    due = lanes.due_at(name)
+    return published_at(name) if due is None else due
 
 
 def redriven_id(letter_id: str, version: str) -> UnitId:
@@ -142,11 +144,14 @@ def sorted_out(infos: Iterable[ObjectInfo]) -> UnitPage:
     return page
 
 
-async def pages(store: ResilientStore, topic: str, *, packs: bool, after: str = "") -> AsyncGenerator[UnitPage]:
-    """List the units behind a place, in publish order: a LIST of each folder for a page.
+async def pages(
+    store: ResilientStore, topic: str, *, packs: bool, after: str = "", before: str = ""
+) -> AsyncGenerator[UnitPage]:
+    """List the units behind a place, in the order of their names: a LIST of each folder for a page.
 
     :param packs: whether the topic may have packs: only then their folder is listed.
     :param after: a unit's name, or the ``end`` of an earlier page.
+    :param before: where the listing ends; "" for the end of the topic.
     """
     folders = [folder(topic), packs_folder(topic)] if packs else [folder(topic)]
     async with AsyncExitStack() as stack:
@@ -163,7 +168,17 @@ async def pages(store: ResilientStore, topic: str, *, packs: bool, after: str = 
                 return
             # What is listed up to here is complete in each folder. The rest waits for the folder that is behind.
             bound = min(_place(infos[-1]) for infos in waiting)
-            yield sorted_out(each for infos in waiting for each in infos if _place(each) <= bound)
+            is_end = bool(before) and bound >= before
+            page = sorted_out(
+                each
+                for infos in waiting
+                for each in infos
+                if (_place(each) < before if is_end else _place(each) <= bound)
+            )
+            if page.end:
+                yield page
+            if is_end:
+                return
             waiting = [[each for each in infos if _place(each) > bound] for infos in waiting]
 
 

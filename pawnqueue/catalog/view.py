@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 from pawnqueue.catalog import units
-from pawnqueue.domain import layout, share, size_hint
+from pawnqueue.domain import lanes, layout, share, size_hint
 from pawnqueue.domain.judgement import UnitState, judge, needs_record
 from pawnqueue.domain.lease import is_over
 from pawnqueue.errors import PawnQueueError
@@ -83,20 +83,21 @@ class TopicView:
     The other units are judged.
     """
 
-    def __init__(self, leases: Iterable[ObjectInfo]) -> None:
-        """Begin with the leases of the topic, which have to be listed before its units."""
+    def __init__(self, leases: Iterable[ObjectInfo], now: float) -> None:
+        """Begin with the leases of the topic, which have to be listed before its units, and with the store's time."""
+        self._now = layout.timestamp(now)
         self.counts: dict[State, int] = {"pending": 0, "in_flight": 0, "delayed": 0}
         self.oldest = math.inf
-        """When the oldest unit was published, by the store's time; infinity where there is none."""
+        """When the oldest unit was published, or was due if it was delayed; infinity where there is none."""
         self.oldest_pending = math.inf
-        """When the oldest pending unit was published."""
+        """The same of the oldest pending unit."""
         self.strangers: list[str] = []
         """The keys of objects that are not ours."""
         self._leases: dict[str, ObjectInfo] = {}
         self._slices: dict[str, list[str]] = defaultdict(list)  # of each pack that is split, by its uuid
         self._split: set[str] = set()  # the ids of packs that are split
-        # When each unit with a lease was published, by its id. ⚑ §5.6: any publisher may send several units under one
-        # id. Only the lease's body names the one that it is for, so each of them counts in the state that it tells.
+        # When each unit with a lease was published or due, by its id. ⚑ §5.6: any publisher may send several units under
+        # one id. Only the lease's body names the one that it is for, so each of them counts in the state that it tells.
         self._published: dict[str, list[float]] = defaultdict(list)
         for info in leases:
             unit_id = layout.parse_lease(info.key)
@@ -116,10 +117,13 @@ class TopicView:
         """Count what the keys of some units tell."""
         self.strangers += page.strangers
         for unit in page.units:
-            stamp = units.published_at(unit.name)
+            stamp = units.claimable_since(unit.name)
             published = math.inf if stamp is None else stamp
-            self.oldest = min(self.oldest, published)
             lease = self._leases.get(unit.id)
+            if lease is None and lanes.is_early(unit.name, self._now):
+                self._count({"delayed": unit.count}, published)
+                continue
+            self.oldest = min(self.oldest, published)
             if lease is not None and unit.is_pack and _is_split(lease):
                 self._add_slices(unit, published)
             elif lease is not None:

@@ -18,9 +18,10 @@ from pawnqueue.claims.candidate import Candidate, enough, messages_of
 from pawnqueue.claims.register_cache import MIN_RETRY_SECONDS, RegisterCache
 from pawnqueue.claims.set_aside import BadBatches, SetAside
 from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
-from pawnqueue.domain import layout, size_hint
+from pawnqueue.domain import lanes, layout, size_hint
 from pawnqueue.domain.object_sizes import max_message_bytes
 from pawnqueue.domain.pack import MAX_STORED_PACK_BYTES
+from pawnqueue.domain.records import TopicSettings
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.events import logger_of
 from pawnqueue.runtime.concurrency import all_of, wait_at_most
@@ -58,8 +59,35 @@ SET_ASIDE_RETRY_SECONDS = 10.0
 MAX_UNREAD_PACKS = 1000
 #: How many keys one LIST returns.
 KEYS_PER_LIST = 1000
+#: ⚑ §5.7: of a topic with priorities, about this share of all looks gives out what waits for longest.
+OLDEST_FIRST_SHARE = 1 / 8
 #: How long a consumer that found nothing waits for the background work that it began for other claims.
 BACKGROUND_WAIT_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Lane:
+    """How far a full listing came in one lane; or in the topic, if its lanes are not listed one by one."""
+
+    start: str
+    end: str
+    # All units up to this name were listed. ⚑ §1: it is never a stranger's, nor that of a unit that is not due. Units
+    # that are published before such a name would stay hidden.
+    cursor: str = ""
+    seen: set[str] = field(default_factory=set)  # their names, while one page shows them all
+
+    @property
+    def after(self) -> str:
+        """Behind which name to go on.
+
+        While one LIST shows the whole lane, it begins at the head. A unit that comes in before the cursor (it was
+        redriven, it has a higher priority, or its producer's clock is slow) shows as soon as one behind it.
+        """
+        return self.start if len(self.seen) < KEYS_PER_LIST else self.cursor
+
+    def has(self, name: str) -> bool:
+        """Say whether the unit of this name is in the lane."""
+        return self.start <= name and (not self.end or name < self.end)
 
 
 @dataclass(slots=True)
@@ -67,10 +95,9 @@ class _View:
     """What a full listing has shown so far."""
 
     began: float  # elapsed
+    lanes: list[_Lane]
     leases: dict[str, ObjectInfo] | None = None  # listed once a unit was listed
     covered: dict[str, float] | None = None  # the units of live claims, listed once a lease may be due
-    cursor: str = ""  # all units up to this key were listed
-    seen: set[str] = field(default_factory=set)  # their names, while one page shows them all
     unclaimed: list[Candidate] = field(default_factory=list)  # free, and not tried for yet
     doubtful: dict[str, Candidate] = field(default_factory=dict)  # they may be due: their leases have to be read
     set_aside: dict[str, Candidate] = field(default_factory=dict)  # they may be due, and were set aside before
@@ -78,6 +105,11 @@ class _View:
     requests: int = 0
     cost: int = 0  # how many requests the first look of the listing took
     is_stale: bool = False  # other consumers are at work, so the listing is out of date
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one LIST may show all units of the topic."""
+        return sum(len(lane.seen) for lane in self.lanes) < KEYS_PER_LIST
 
 
 class Finder:
@@ -94,8 +126,8 @@ class Finder:
         self.set_aside = SetAside(context.clock, topic)
         self.bad_batches = BadBatches()
         self.background = BackgroundWork(context.clock)
-        #: Whether the packs of the topic are listed, too. The settings of a topic that never had any say so.
-        self.may_have_packs = False
+        #: Of the topic, as they were read last. They tell whether packs are listed too, and which lanes are.
+        self.settings = TopicSettings()
         self._cache = RegisterCache(context, topic, self.set_aside)
         self._view: _View | None = None
         self._warned_of_strangers = False
@@ -163,6 +195,8 @@ class Finder:
             view = self._view
             if view is None or await self._is_to_begin_anew(view):
                 view = self._begin()
+            # ⚑ §5.7: now and then those come first that wait for longest: a higher priority starves nobody.
+            oldest_first = len(view.lanes) > 1 and self._context.clock.uniform(0, 1) < OLDEST_FIRST_SHARE
             shelf, view.unclaimed = view.unclaimed, []
             found = self._never_tried(view, shelf)
             if messages_of(found) < wanted:
@@ -185,6 +219,9 @@ class Finder:
         if len(first) < len(found):
             found = [candidate for candidate in found if first[candidate.id] is candidate]
             view.is_stale = True
+        if len(view.lanes) > 1:
+            order = lanes.by_age if oldest_first else lanes.by_priority
+            found.sort(key=lambda candidate: order(candidate.unit.name))
         lent = enough(found, most)
         view.unclaimed = [*found[lent:], *view.unclaimed]  # units may have been taken back meanwhile
         return found[:lent]
@@ -238,12 +275,14 @@ class Finder:
             max(FULL_LISTING_SECONDS, view.cost * FULL_LISTING_SECONDS_PER_REQUEST), MAX_FULL_LISTING_SECONDS
         ):
             return True
+        if len(view.lanes) != len(lanes.ranges(self.settings)):
+            return True
         if view.unclaimed:
             return age >= LISTING_CACHE_SECONDS
         return age >= MIN_RELIST_SECONDS and await self._context.now() >= view.due
 
     def _begin(self) -> _View:
-        self._view = _View(self._context.clock.elapsed())
+        self._view = _View(self._context.clock.elapsed(), [_Lane(*each) for each in lanes.ranges(self.settings)])
         self.set_aside.trim()
         return self._view
 
@@ -259,10 +298,7 @@ class Finder:
         if view.doubtful:
             bound -= min(bound, len(view.doubtful))
             found = await self._resolve_some(view, at_first)
-        # While one LIST shows the whole topic, it begins at the head. A unit that comes in before the cursor (it was
-        # redriven, or its producer's clock is slow) shows as soon as one behind it.
-        after = "" if len(view.seen) < KEYS_PER_LIST else view.cursor
-        async with aclosing(self._listing.pages(after=after, packs=self.may_have_packs)) as pages:
+        async with aclosing(self._pages(view)) as pages:
             if self._had_units and view.leases is None:
                 page, _ = await all_of(_next(pages), self._list_leases(view))
             else:
@@ -286,6 +322,22 @@ class Finder:
                 break
             found = await self._resolve_some(view, at_first)
         return found
+
+    async def _pages(self, view: _View) -> AsyncGenerator[UnitPage]:
+        """List the units behind the cursors, without those that must not be claimed yet."""
+        packs, now = self.settings.packs is not None, await self._context.earliest_now()
+        if len(view.lanes) == 1:
+            listing = self._listing.pages(after=view.lanes[0].after, packs=packs)
+        else:
+            ranges = [(lane.after, lanes.end_of_due((lane.start, lane.end), now)) for lane in view.lanes]
+            listing = self._listing.lanes(ranges, packs=packs, is_small=view.is_small)
+        stamp = layout.timestamp(now)
+        async with aclosing(listing) as pages:
+            async for page in pages:
+                # ⚑ §1: what was published with a delay is given to nobody before its time.
+                page.units = [unit for unit in page.units if not lanes.is_early(unit.name, stamp)]
+                if page.units or page.strangers:
+                    yield page
 
     async def _retry(self, view: _View, most: int) -> list[Candidate]:
         """Return some units that were set aside before and may be tried again now."""
@@ -311,7 +363,7 @@ class Finder:
         self._leave_alone(page.strangers)
         roots: dict[str, Versioned[Lease]] = {}
         for unit in await self._split_units(page, leases, roots):
-            if unit.name in view.seen:
+            if any(unit.name in lane.seen for lane in view.lanes):
                 continue
             if unit.id in self._lent:
                 view.due = min(view.due, now + MIN_RELIST_SECONDS)
@@ -330,16 +382,22 @@ class Finder:
                     free.append(candidate)
                 else:
                     self._choose(doubtful, candidate)
-        view.cursor = max(view.cursor, page.cursor)
-        if len(view.seen) < KEYS_PER_LIST:
-            lent = {unit_id.partition(".")[0] for unit_id in self._lent}
-            view.seen.update(unit.name for unit in page.units if layout.uuid_of(unit.id) not in lent)
+        self._note_progress(view, page)
         for uuid, one in (await self._uncovered(view, doubtful)).items():
             was_put = self._was_set_aside(uuid, one.unit.name) or self.set_aside.was_set_aside(
                 self._cache.claim_of(uuid, leases[uuid])
             )
             self._choose(view.set_aside if was_put else view.doubtful, one)
         return self._never_tried(view, free)
+
+    def _note_progress(self, view: _View, page: UnitPage) -> None:
+        lent = {unit_id.partition(".")[0] for unit_id in self._lent}
+        for lane in view.lanes:
+            shown = page.units if len(view.lanes) == 1 else [unit for unit in page.units if lane.has(unit.name)]
+            if shown:
+                lane.cursor = max(lane.cursor, shown[-1].name)
+            if len(lane.seen) < KEYS_PER_LIST:
+                lane.seen.update(unit.name for unit in shown if layout.uuid_of(unit.id) not in lent)
 
     async def _split_units(
         self, page: UnitPage, leases: Mapping[str, ObjectInfo], roots: dict[str, Versioned[Lease]]

@@ -40,6 +40,8 @@ class Message:
     """How often it was handed out, this time included; 0 for a message that was peeked at."""
     write_id: str = ""
     """The staged write that published it; empty where none did."""
+    priority: int = 0
+    """The priority with which it was published. A message that was redriven has it too, and is in no lane any more."""
     unit: str = field(default="", repr=False)
     """What the claim names it by, and no other message of it: the uuid in its key; of a message of a pack, the pack's
     unit and its number. Another body may have the same ``id``."""
@@ -95,6 +97,7 @@ def as_message(  # the fields of an envelope, and where it was found
         headers=envelope.headers,
         deliveries=deliveries,
         write_id=getattr(envelope, "write_id", ""),
+        priority=envelope.priority,
         unit=unit or (parsed.id if (parsed := units.parse(name)) is not None else ""),
     )
 

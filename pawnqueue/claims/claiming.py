@@ -25,7 +25,7 @@ from pawnqueue.claims.claim_making import (
 from pawnqueue.claims.contention import Contention, Picks
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.claims.set_aside import MAX_BAD_BATCH_BYTES
-from pawnqueue.domain import layout
+from pawnqueue.domain import lanes, layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
 from pawnqueue.domain.object_sizes import MAX_CLAIM_FIRST_PARTS, MAX_CLAIM_MESSAGES
@@ -160,7 +160,7 @@ class Attempt:
         self._looked_at = self._context.clock.elapsed()
         self._size = size = self._finder.bad_batches.size(request.max_messages)
         window = self._contention.window(size)
-        self._finder.may_have_packs = request.topic.may_have_packs
+        self._finder.settings = request.topic.settings
         pool = await self._finder.candidates(window, most=max(window, OVERFETCH * size), most_reads=2 * size)
         if not pool:
             return NoClaim.NOTHING
@@ -217,10 +217,18 @@ class Attempt:
         """
         is_pack = pool[0].unit.is_pack
         others = [candidate for candidate in pool if candidate.unit.is_pack != is_pack]
+        alike = [candidate for candidate in pool if candidate.unit.is_pack == is_pack]
+        if others and self._finder.settings.priorities is not None:
+            # A batch is not filled up with messages of a lower priority than those of the other kind.
+            least = max(lanes.priority_of(candidate.unit.name) for candidate in others)
+            least = min(least, lanes.priority_of(pool[0].unit.name))
+            lower = [candidate for candidate in alike if lanes.priority_of(candidate.unit.name) < least]
+            alike = [candidate for candidate in alike if candidate not in lower]
+            others += lower
         if not is_pack:
-            return [candidate for candidate in pool if not candidate.unit.is_pack], others
+            return alike, others
         now = await self._context.now()
-        sized = [self._sized(candidate, now) for candidate in pool if candidate.unit.is_pack]
+        sized = [self._sized(candidate, now) for candidate in alike]
         for candidate in sized:
             if not candidate.of and not packs.shares_of(candidate.unit, candidate.history):
                 # ⚑ §5.6: another pack under this uuid has the lease. That one is tried for the next time.

@@ -150,6 +150,7 @@ class PackEntry(msgspec.Struct, frozen=True, gc=False):  # a frozen dataclass ta
     payload: dict[str, Any]
     headers: dict[str, str]
     write_id: str = ""
+    priority: int = 0
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -182,10 +183,12 @@ def read_entry(line: bytes, key: str) -> PackEntry:
     quick = _read_quickly(line)
     if quick is not None:
         write_id = quick.write_id if quick.write_id and is_write_id(quick.write_id) else ""
-        return PackEntry(quick.id, quick.producer_id, quick.created_at, quick.payload, quick.headers, write_id)
-    envelope = Envelope.decode(line, key)
+        return PackEntry(
+            quick.id, quick.producer_id, quick.created_at, quick.payload, quick.headers, write_id, quick.priority
+        )
+    read = Envelope.decode(line, key)
     return PackEntry(
-        envelope.id, envelope.producer_id, envelope.created_at, envelope.payload, envelope.headers, envelope.write_id
+        read.id, read.producer_id, read.created_at, read.payload, read.headers, read.write_id, read.priority
     )
 
 
@@ -213,6 +216,7 @@ def entry_line(  # noqa: PLR0913 - an envelope has these fields
     payload_json: bytes,
     headers: Mapping[str, str],
     write_id: str = "",
+    priority: int = 0,
 ) -> bytes:
     """Return the line of a message to be published: the bytes that its envelope would have in an object of its own.
 
@@ -224,14 +228,15 @@ def entry_line(  # noqa: PLR0913 - an envelope has these fields
         f'{{"created_at":{text(created_at)},"dedup_key":null,"headers":{to_json(headers) if headers else "{}"},'
         f'"id":{text(id)},"nonce":"","payload":'
     )
-    return b"".join([before.encode("utf-8", "replace"), payload_json, _end_of_line(topic, producer_id, write_id)])
+    end = _end_of_line(topic, producer_id, write_id, priority)
+    return b"".join([before.encode("utf-8", "replace"), payload_json, end])
 
 
 @lru_cache(maxsize=64)
-def _end_of_line(topic: str, producer_id: str, write_id: str) -> bytes:
+def _end_of_line(topic: str, producer_id: str, write_id: str, priority: int) -> bytes:
     """Return what the lines of one publisher end with. It is made once, as that takes a tenth of publishing."""
     text = to_json_text
-    end = f',"priority":0,"producer_id":{text(producer_id)},"topic":{text(topic)},"v":{FORMAT}'
+    end = f',"priority":{priority},"producer_id":{text(producer_id)},"topic":{text(topic)},"v":{FORMAT}'
     end += f',"write_id":{text(write_id)}}}' if write_id else "}"
     return end.encode("utf-8", "replace")
 

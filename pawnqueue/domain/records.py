@@ -40,6 +40,16 @@ class TopicSettings(Part):
         description="Whether many messages that are published at once become packs. False: not any more. None: no, and "
         "the topic never had any: it was created with ``packs=False``, by pawn-queue, or by a version that knows none.",
     )
+    priorities: bool | None = Field(
+        default=None,
+        description="Whether messages may be published with a priority. False: not any more. None: no, and the topic "
+        "never had any.",
+    )
+    delays: bool | None = Field(
+        default=None,
+        description="Whether messages may be published with a delay. False: not any more. None: no, and the topic "
+        "never had any.",
+    )
     paused: bool = Field(
         default=False, strict=True, description="Whether nobody is given messages of the topic until it is resumed."
     )

@@ -346,8 +346,8 @@ async def _describe_contents(
     context: Context, messages: _Folder, packs: _Folder, leases: _Folder, dead: _Folder
 ) -> str:
     """Describe what a topic holds, according to LISTs."""
-    now = await context.time.now() if leases.infos else 0.0
-    view = TopicView(leases.infos)
+    now = await context.time.now()
+    view = TopicView(leases.infos, now)
     view.add(units.sorted_out([*messages.infos, *packs.infos]))
     view.judge_by_listing(context, now)
     letters_here = letters.sorted_out(dead.infos)

@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from pawnqueue.catalog import units
 from pawnqueue.domain.identifiers import UnitId
+from pawnqueue.domain.lanes import prefix
 from pawnqueue.domain.layout import is_pack_name, pack_unit_id
 from pawnqueue.domain.pack import MAX_PACK_BYTES, entry_line, pack_body
 from pawnqueue.domain.times import iso
@@ -19,8 +20,11 @@ from pawnqueue.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from pawnqueue.domain.records import TopicSettings
     from pawnqueue.publish.new_messages import Checked
+    from pawnqueue.publish.schedule import Schedule
     from pawnqueue.runtime.clock import Clock
     from pawnqueue.settings import PacksSettings
+
+T = TypeVar("T")
 
 #: Whether a call of publish makes packs: always, never, or if the topic allows them and the messages are many.
 PackChoice: TypeAlias = Literal["auto"] | bool
@@ -72,6 +76,16 @@ def chosen_packs(
     return settings if wants else None
 
 
+@dataclass(frozen=True, slots=True)
+class NewUnits:
+    """What a call of publish puts into a topic."""
+
+    ids: list[str]
+    """Of the messages, in the order in which they were given."""
+    units: list[NewUnit]
+    """Each lane's in publish order."""
+
+
 def units_of(  # noqa: PLR0913 - what an envelope says beside its payload
     clock: Clock,
     topic: str,
@@ -80,12 +94,14 @@ def units_of(  # noqa: PLR0913 - what an envelope says beside its payload
     *,
     place: int,
     packs: PacksSettings | None,
-) -> list[NewUnit]:
-    """Return what to put into the topic, in publish order.
+    error_seconds: float = 0.0,
+) -> NewUnits:
+    """Return what to put into the topic. Messages share a pack if they have one priority and one delay.
 
     :param producer_ids: of each message its producer's.
     :param place: in the queue, in ticks, of the first message. The others follow, a tick apart.
     :param packs: how large the packs are; None: each message is an object of its own.
+    :param error_seconds: how much later than its place tells a message may be published.
     """
     ids = _fresh_ids(clock.nonce(), len(messages)) if packs else [clock.uuid() for _ in messages]
     lines = [
@@ -96,20 +112,41 @@ def units_of(  # noqa: PLR0913 - what an envelope says beside its payload
             created_at=iso_of_tick(at),
             payload_json=message.payload,
             headers=message.headers,
+            priority=message.schedule.priority,
         )
         for at, (message_id, message, producer_id) in enumerate(zip(ids, messages, producer_ids, strict=True), place)
     ]
     made = []
+    by_schedule = _positions_by_schedule(messages)
     most, most_bytes = (packs.messages, packs.bytes) if packs else (1, 0)
-    for start, end in ranges_within(lines, most, most_bytes):
-        stamp, count = (place + start) / TICKS_PER_SECOND, end - start
-        if packs and (count > 1 or len(lines[start]) <= MAX_PACKED_LINE_BYTES):
-            uuid = clock.uuid()
-            unit_id, name = pack_unit_id(uuid, count), units.pack_name_at(stamp, uuid, count)
-        else:
-            unit_id, name = UnitId(ids[start]), units.name_at(stamp, ids[start])
-        made.append(NewUnit(unit_id, name, ids[start:end], lines[start:end]))
-    return made
+    for schedule, positions in by_schedule.items():
+        own_lines, own_ids = _chosen(lines, positions), _chosen(ids, positions)
+        for start, end in ranges_within(own_lines, most, most_bytes):
+            first, last = place + positions[start], place + positions[end - 1]
+            lane = prefix(schedule.priority, schedule.due(last / TICKS_PER_SECOND, error_seconds))
+            stamp, count = first / TICKS_PER_SECOND, end - start
+            is_alone = count == 1 and len(by_schedule) > 1
+            if packs and not is_alone and (count > 1 or len(own_lines[start]) <= MAX_PACKED_LINE_BYTES):
+                uuid = clock.uuid()
+                unit_id, name = pack_unit_id(uuid, count), units.pack_name_at(stamp, uuid, count, lane)
+            else:
+                unit_id, name = UnitId(own_ids[start]), units.name_at(stamp, own_ids[start], lane)
+            made.append(NewUnit(unit_id, name, own_ids[start:end], own_lines[start:end]))
+    return NewUnits(ids, made)
+
+
+def _positions_by_schedule(messages: Sequence[Checked]) -> dict[Schedule, Sequence[int]]:
+    """Return which messages have each schedule, in order."""
+    if all(message.schedule is messages[0].schedule for message in messages):
+        return {messages[0].schedule: range(len(messages))} if messages else {}
+    found: dict[Schedule, list[int]] = {}
+    for position, message in enumerate(messages):
+        found.setdefault(message.schedule, []).append(position)
+    return {**found}
+
+
+def _chosen(all_: Sequence[T], positions: Sequence[int]) -> Sequence[T]:
+    return all_ if len(positions) == len(all_) else [all_[position] for position in positions]
 
 
 def ranges_within(lines: Sequence[bytes], most: int, most_bytes: int) -> Iterator[tuple[int, int]]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pawnqueue.bucket.topics import KnownTopics
     from pawnqueue.context import Context
     from pawnqueue.publish.new_messages import Checked
-    from pawnqueue.publish.packing import NewUnit
+    from pawnqueue.publish.packing import NewUnit, NewUnits
     from pawnqueue.publish.sending import Sent
     from pawnqueue.settings import PacksSettings
 
@@ -69,8 +69,8 @@ class Publisher:
         :raises TopicNotFoundError: the topic does not exist any more: what was written is removed again.
         """
         made = await self._make_units(topic, messages, [producer_id] * len(messages), packs)
-        outcome = await self._put(topic, made)
-        return self._conclude(topic, [message_id for unit in made for message_id in unit.message_ids], outcome)
+        outcome = await self._put(topic, made.units)
+        return self._conclude(topic, made.ids, outcome)
 
     async def publish_together(self, topic: str, messages: Sequence[Checked], *, producer_id: str) -> list[str]:
         """Publish messages in a pack with those of other calls that wait; as single messages if no other call waits."""
@@ -86,8 +86,8 @@ class Publisher:
         producers = [call.producer_id for call in calls for _ in call.messages]
         packs = self._context.settings.packs if len(calls) > 1 else None
         made = await self._make_units(topic, messages, producers, packs)
-        outcome = await self._put(topic, made)
-        ids = iter([message_id for unit in made for message_id in unit.message_ids])
+        outcome = await self._put(topic, made.units)
+        ids = iter(made.ids)
         for call in calls:
             own = list(islice(ids, len(call.messages)))
             if call.outcome.done():  # its caller was cancelled
@@ -99,9 +99,13 @@ class Publisher:
 
     async def _make_units(
         self, topic: str, messages: Sequence[Checked], producer_ids: Sequence[str], packs: PacksSettings | None
-    ) -> list[NewUnit]:
-        place = self.place(await self._context.time.now(), len(messages))
-        return units_of(self._context.clock, topic, messages, producer_ids, place=place, packs=packs)
+    ) -> NewUnits:
+        time = self._context.time
+        place = self.place(await time.now(), len(messages))
+        # ⚑ §1: a delay begins when the message was surely published, whatever the error of this process's time.
+        return units_of(
+            self._context.clock, topic, messages, producer_ids, place=place, packs=packs, error_seconds=time.error
+        )
 
     async def _put(self, topic: str, made: Sequence[NewUnit]) -> _Outcome:
         """Put units into the topic. Beside their PUTs, not before, ask whether the topic still exists."""

@@ -28,11 +28,12 @@ class Stats:
     in_flight: int
     """Messages that are held by claims. Of a pack that is held, all of its messages count, also the finished ones."""
     delayed: int
-    """Messages that were requeued with a delay that is not over."""
+    """Messages that were published or requeued with a delay that is not over."""
     dead: int
     """Dead letters."""
     oldest_age_seconds: float | None
-    """How long ago the oldest message in the topic was published; None: the topic is empty."""
+    """How long ago the oldest message in the topic was published, or was due if it was delayed; None: there is none
+    that is due."""
 
     strangers: int = 0
     """Objects with keys that are not the queue's; they are left alone."""
@@ -50,7 +51,7 @@ class Backlog:
     """Messages that are neither in flight nor delayed."""
 
     oldest_age_seconds: float | None
-    """How long ago, by the store's time, the oldest of them was published; None: there is none."""
+    """How long ago, by the store's time, the oldest of them was published, or was due; None: there is none."""
 
     claims: Mapping[str, bool] = field(default_factory=dict, hash=False)
     """The names of all claims with a record, ``{claim_id}.{generation}``, and whether each holds messages according to
@@ -76,7 +77,7 @@ async def stats(context: Context, topic: str, *, packs: bool) -> Stats:
         _collect(context.registers.pages(layout.leases(topic))),
         letters.listed(store, topic),
     )
-    view = TopicView(leases)
+    view = TopicView(leases, now)
     view.add(messages)
     await view.judge(context, topic, now)
     return Stats(
@@ -110,7 +111,7 @@ async def _backlog(context: Context, topic: str, at_least: float, *, packs: bool
     view: TopicView | None = None
     async for page in UnitListing(context, topic).pages(packs=packs):
         if view is None:
-            view = TopicView(await _collect(context.registers.pages(layout.leases(topic))))
+            view = TopicView(await _collect(context.registers.pages(layout.leases(topic))), await context.now())
         view.add(page)
         if view.counts["pending"] >= at_least:
             break

@@ -12,7 +12,7 @@ from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.view import state_of
 from pawnqueue.claims.claim import as_message
 from pawnqueue.claims.packs import PackReader, read_lines, read_pack, shares_of, told_of
-from pawnqueue.domain import layout, pack, share
+from pawnqueue.domain import lanes, layout, pack, share
 from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
@@ -146,7 +146,7 @@ async def find(context: Context, topic: str, message_id: str, *, packs: bool) ->
                 continue
             key = units.key_of(topic, unit.name)
             if lease is None:
-                return Location(message_id, "pending", key)
+                return await _locate_unclaimed(context, message_id, unit.name, key)
             state, until = await state_of(context, topic, message_id, lease.value)
             end = datetime.fromtimestamp(until, UTC) if until else None
             return Location(message_id, state, key, lease.value.deliveries, lease.value.consumer_id, end)
@@ -156,6 +156,14 @@ async def find(context: Context, topic: str, message_id: str, *, packs: bool) ->
         return None
     found = await _find_in_packs(context, topic, unread, message_id)
     return found if found is not None else await _find_letter(context, topic, message_id)
+
+
+async def _locate_unclaimed(context: Context, message_id: str, name: str, key: str) -> Location:
+    """Locate a message that was never claimed: it is pending, or was published with a delay."""
+    if not lanes.is_early(name, layout.timestamp(await context.earliest_now())):
+        return Location(message_id, "pending", key)
+    due = lanes.due_at(name)
+    return Location(message_id, "delayed", key, until=None if due is None else datetime.fromtimestamp(due, UTC))
 
 
 async def _find_letter(context: Context, topic: str, message_id: str) -> Location | None:
@@ -222,7 +230,7 @@ async def _locate_in_pack(context: Context, topic: str, unit: Unit, number: int,
     if history is None:
         return None  # it is finished
     if lease is None:
-        return Location(message_id, "pending", key)
+        return await _locate_unclaimed(context, message_id, unit.name, key)
     state, until = ("pending", None) if lease.state == "split" else await state_of(context, topic, part.id, lease)
     if state != "in_flight":
         is_due = history.until <= await context.now()

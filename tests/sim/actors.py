@@ -52,7 +52,7 @@ async def act(stage: Stage, process: Process, actor: Actor, settings: Sequence[S
 async def publish_some(stage: Stage, queue: PawnQueue, count: int, *, packed: bool) -> None:
     """Publish numbered messages, and note which of them are known to be published."""
     try:
-        ids = await queue.publish(TOPIC, [{"n": number} for number in range(count)], pack=packed)
+        ids = await queue.publish(TOPIC, [{"n": number} for number in range(count)], pack=packed, **stage.schedule())
     except PublishError as error:
         ids = error.published
     except StoreError:

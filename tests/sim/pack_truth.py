@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: What the queue itself gives as the reason of a requeue: its process has closed it.
 CLOSED = "closed"
 MALFORMED = "malformed"
+#: In how many schedules messages have priorities and delays.
+WITH_LANES = 0.25
 #: Before this many seconds are left of a delay nobody is given the message: each process's idea of the store's time may
 #: be wrong by the margin, that of the one that delayed it and that of the one that is given it.
 EARLY = 2 * 2.0
@@ -299,13 +301,14 @@ def has_packs(world: World) -> bool:
 
 
 def any_stage(world: World, name: str) -> Stage:
-    """Return the stage of a schedule in which packs are published, or more often of one in which none are.
+    """Return the stage of a schedule, with or without packs, and with or without priorities and delays.
 
     :param name: of the stream of chance that all of it is drawn from.
     """
+    lanes = world.stream("lanes") if world.stream("with lanes").random() < WITH_LANES else None
     if has_packs(world):
-        return PackStage(world, world.stream(name), has_packs=True)
-    return Stage(world, world.stream(name))
+        return PackStage(world, world.stream(name), has_packs=True, lanes=lanes)
+    return Stage(world, world.stream(name), lanes=lanes)
 
 
 def _entry(unit: str) -> str:

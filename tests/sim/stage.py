@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pawnqueue import ClaimBusyError, LeaseLostError, PawnQueue, Settings, StoreError
 from pawnqueue.catalog import units as listed_units
 from pawnqueue.domain import layout
+from pawnqueue.domain.lanes import MAX_PRIORITY
 from pawnqueue.domain.records import TopicRecord, TopicSettings
 from tests.sim.prepared import TOPIC
 from tests.sim.truth import Truth
@@ -81,6 +82,9 @@ class Stage:
     has_packs: bool | None = None
     """Whether the topic allows packs. None: no, and it never had any."""
 
+    lanes: random.Random | None = None
+    """Where the topic has priorities and delays: what they are drawn from."""
+
     truth: Truth = field(init=False)
     unseen: Unseen = field(init=False)
     _names: dict[str, str] = field(default_factory=dict)
@@ -94,9 +98,21 @@ class Stage:
 
     def create_topic(self, most: int | None, *, packs: bool | None = None) -> None:
         """Make the topic, and remember how often its messages may be delivered."""
-        record = TopicRecord(topic=TOPIC, settings=TopicSettings(max_deliveries=most, packs=packs))
+        lanes = True if self.lanes is not None else None
+        settings = TopicSettings(max_deliveries=most, packs=packs, priorities=lanes, delays=lanes)
+        record = TopicRecord(topic=TOPIC, settings=settings)
         self.world.bucket.plant(layout.topic_marker(TOPIC), record.encode())
         self.truth.most = most
+
+    def schedule(self) -> dict[str, Any]:
+        """Draw the priority and the delay with which a call publishes: most have neither."""
+        how: dict[str, Any] = {}
+        if self.lanes is not None and self.lanes.random() < 0.6:
+            if self.lanes.random() < 0.7:
+                how["priority"] = self.lanes.randint(-MAX_PRIORITY, MAX_PRIORITY)
+            if self.lanes.random() < 0.7:
+                how["delay"] = self.lanes.choice((0.5, 3.0, 12.0, 30.0))
+        return how
 
     def virtual(self, process: Process, deadline: float) -> float:
         """Return the world's time at which a process's clock shows its deadline."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pawnqueue.catalog import units
 from pawnqueue.claims.bodies import OUT_OF_DELIVERIES
-from pawnqueue.domain import layout, numbers
+from pawnqueue.domain import lanes, layout, numbers
 from pawnqueue.stores.port import Done, StoredObject
 from tests.sim.bucket import EPOCH
 from tests.sim.prepared import TOPIC, WITHIN
@@ -74,6 +74,8 @@ class Bounds:
                 return look
             case "released":  # until T, by the server's time as the taker knows it
                 return look + ERROR + self.late
+            case "due":  # the taker waits until the time is over at the earliest that it can be
+                return look + 2 * ERROR
             case "abandoned":  # the margin is waited for before; fencing and taking are one look
                 return look + 2 * MARGIN + ERROR + self.late
             case (
@@ -138,6 +140,9 @@ class Truth:
     _to: float = math.inf
     _messages: set[str] = field(default_factory=set)
     """The units that exist: single messages, packs, and the slices of packs that are split."""
+
+    _due: dict[str, float] = field(default_factory=dict)
+    """Of what was published with a delay: when it may be claimed, by the uuid of its object."""
 
     _slices: dict[str, list[str]] = field(default_factory=dict)
     _leases: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -260,6 +265,9 @@ class Truth:
     def _see_message(self, key: str, *, there: bool) -> None:
         parsed = units.parse(key)
         if parsed is not None:
+            due = lanes.due_at(parsed.name)
+            if due is not None:
+                self._due[layout.uuid_of(parsed.id)] = due - EPOCH
             (self._messages.add if there else self._messages.discard)(parsed.id)
             self._see_slices(parsed.id)
             self._reconsider(parsed.id)
@@ -290,6 +298,8 @@ class Truth:
             won = self._won[uuid]
             if not self.world.bucket.conditional and won and self.world.loop.now - landed < WITHIN:
                 won.pop()  # a write that was overwritten within the shortest verification has not won
+            if self._due.get(object_of(uuid), 0.0) > self.world.loop.now and lease["state"] in {"held", "split"}:
+                self._broken.append((uuid, f"claimed early: {uuid} by {lease['consumer_id']}"))
             if lease["state"] == "held" and lease["claim"] and lease["claim"] not in won[-1:]:
                 won.append(lease["claim"])
                 if lease["until"] - EPOCH - self.world.loop.now < self._needed:
@@ -358,7 +368,8 @@ class Truth:
         turn = self._turn(uuid)
         lease = self._leases.get(uuid)
         if lease is None:
-            return "published", 0.0, turn
+            due = self._due.get(object_of(uuid))
+            return ("published", 0.0, turn) if due is None else ("due", due, turn)
         if lease["state"] in {"split", "done"}:
             return None
         lane, until = self._held_until(uuid, lease)

@@ -19,7 +19,7 @@ def listed(key: str) -> ObjectInfo:
 
 def test_a_lease_of_several_units_is_one_lease() -> None:
     """However many units share an id, a lease under that id is not alone, and one without a unit is."""
-    view = TopicView([listed(layout.lease("t", each)) for each in (SHARED, ALONE)])
+    view = TopicView([listed(layout.lease("t", each)) for each in (SHARED, ALONE)], now=0.0)
     names = [units.name_at(1.0, SHARED), units.name_at(2.0, SHARED), units.name_at(3.0, FREE)]
     view.add(units.sorted_out([listed(units.key_of("t", name)) for name in names]))
     assert (view.leases_alone, view.counts["pending"]) == (1, 1)
