@@ -42,7 +42,7 @@ _SETTINGS: Final[Mapping[str, Callable[[object, str], Any]]] = {
 class _TopicSettingsOperator(PawnQueueOperator):
     """An operator that is given settings of a topic, each of them or none."""
 
-    def __init__(  # noqa: PLR0913 - the settings of a topic
+    def __init__(
         self,
         *,
         topic: str,

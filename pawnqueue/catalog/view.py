@@ -96,8 +96,9 @@ class TopicView:
         self._leases: dict[str, ObjectInfo] = {}
         self._slices: dict[str, list[str]] = defaultdict(list)  # of each pack that is split, by its uuid
         self._split: set[str] = set()  # the ids of packs that are split
-        # When each unit with a lease was published or due, by its id. ⚑ §5.6: any publisher may send several units under
-        # one id. Only the lease's body names the one that it is for, so each of them counts in the state that it tells.
+        # When each unit with a lease was published or due, by its id. ⚑ §5.6: any publisher may send several units
+        # under one id. Only the lease's body names the one that it is for, so each of them counts in the state that
+        # it tells.
         self._published: dict[str, list[float]] = defaultdict(list)
         for info in leases:
             unit_id = layout.parse_lease(info.key)

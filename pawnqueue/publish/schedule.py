@@ -46,7 +46,7 @@ def checked_schedule(
 ) -> Schedule:
     """Return a schedule, or raise an error that says what to pass.
 
-    :param position: of the message that has it; without it, it is that of the call.
+    :param position: of the message whose schedule it is; without it, it is that of the call.
     """
     of_message = "" if position is None else f"payloads[{position}]."
     if delay is not None and not_before is not None:

@@ -70,12 +70,10 @@ class Bounds:
         # The next look, which may have to be one in full, by a consumer that has just begun with something else.
         look = self.poll + CALL + FULL_LOOK
         match lane:
-            case "published" | "given back":
-                return look
+            case "published" | "given back" | "due":  # the taker waits until a delay is surely over
+                return look + 2 * ERROR * (lane == "due")
             case "released":  # until T, by the server's time as the taker knows it
                 return look + ERROR + self.late
-            case "due":  # the taker waits until the time is over at the earliest that it can be
-                return look + 2 * ERROR
             case "abandoned":  # the margin is waited for before; fencing and taking are one look
                 return look + 2 * MARGIN + ERROR + self.late
             case (

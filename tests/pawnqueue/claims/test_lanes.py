@@ -1,4 +1,4 @@
-"""Claims of a topic with priorities and delays: who comes first, and that nothing is given out early."""
+"""Claims of a topic with priorities and delays: which messages come first, and that none comes early."""
 
 from __future__ import annotations
 
@@ -229,7 +229,9 @@ async def test_delayed_messages_count_as_delayed(laned: World) -> None:
 
 @pytest.mark.parametrize("how", [{"delay": 1.0}, {"not_before": datetime(2100, 1, 1, tzinfo=UTC)}, {"priority": 1}])
 @pytest.mark.parametrize("allowed", [None, False])
-async def test_a_topic_that_does_not_allow_it_refuses_it(world: World, how: dict[str, Any], allowed: bool | None) -> None:
+async def test_a_topic_that_does_not_allow_it_refuses_it(
+    world: World, how: dict[str, Any], *, allowed: bool | None
+) -> None:
     """Nothing is published, and the error says what to do."""
     world.topic(priorities=allowed, delays=allowed)
     ann = await world.process()
@@ -285,7 +287,7 @@ async def test_a_lane_is_switched_on_and_off(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("after", [None, False])
-async def test_what_is_in_a_lane_is_delivered_whatever_the_settings_say(laned: World, after: bool | None) -> None:
+async def test_what_is_in_a_lane_is_delivered_whatever_the_settings_say(laned: World, *, after: bool | None) -> None:
     """⚑ After a lane was switched off, and to a process that does not know yet that it was switched on: never early."""
     ann = await laned.process()
     await publish(ann, 1, priority=-5)
@@ -303,7 +305,7 @@ async def test_what_is_in_a_lane_is_delivered_whatever_the_settings_say(laned: W
 
 @pytest.mark.parametrize("settings", [{}, {"priorities": True}, {"delays": True}, {"priorities": True, "delays": True}])
 @pytest.mark.parametrize("packs", [None, True])
-async def test_an_idle_look_is_one_list(world: World, settings: dict[str, bool], packs: bool | None) -> None:
+async def test_an_idle_look_is_one_list(world: World, settings: dict[str, bool], *, packs: bool | None) -> None:
     """With all lanes, and while messages wait that are not due, an idle poll is one LIST as ever."""
     world.topic(packs=packs, **settings)
     ann = await world.process()

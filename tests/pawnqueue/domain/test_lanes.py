@@ -50,14 +50,23 @@ def test_a_delayed_message_waits_its_turn_since_it_was_due() -> None:
 
 
 @pytest.mark.parametrize(("now", "is_early"), [(NOON - 1e-6, True), (NOON, False), (NOON + 1e-6, False)])
-def test_a_message_is_early_until_it_is_due(now: float, is_early: bool) -> None:
+def test_a_message_is_early_until_it_is_due(now: float, *, is_early: bool) -> None:
     """To the microsecond."""
     assert lanes.is_early(name(due=NOON), timestamp(now)) is is_early
 
 
 @pytest.mark.parametrize(
     "forged",
-    ["~", "~x", "~99999999T999999_999999-", "~20261332T000000_000000-", "~２０２６1120T000000_000000-", "!9-", "_0-", "!-"],
+    [
+        "~",
+        "~x",
+        "~99999999T999999_999999-",
+        "~20261332T000000_000000-",
+        "~1_0-",
+        "!9-",
+        "_0-",
+        "!-",
+    ],
 )
 def test_what_is_not_spelled_as_we_do_is_in_no_lane(forged: str) -> None:
     """A stranger's name that only looks like one of a lane has the default priority and no delay."""
@@ -68,7 +77,7 @@ def test_what_is_not_spelled_as_we_do_is_in_no_lane(forged: str) -> None:
 
 @pytest.mark.parametrize("delays", [None, True, False])
 @pytest.mark.parametrize("priorities", [None, True, False])
-def test_the_parts_of_a_topic_cover_it(priorities: bool | None, delays: bool | None) -> None:
+def test_the_parts_of_a_topic_cover_it(*, priorities: bool | None, delays: bool | None) -> None:
     """Each name is in exactly one of the parts that are listed, and a part has the names of its lane alone."""
     parts = lanes.ranges(TopicSettings(priorities=priorities, delays=delays))
     assert len(parts) == 1 + 2 * (priorities is not None) + (delays is not None)

@@ -10,12 +10,12 @@ from tests.sim.mutants.entering import Patches, mutant
 _TESTS = "tests/pawnqueue/claims/test_lanes.py"
 
 
-@mutant("§1 What was published with a delay is given to nobody before its time")
+@mutant("§1 What was published with a delay is given to nobody before its time", 9, 54, 80)
 def delays_are_ignored() -> Patches:
     return [(lanes, "is_early", lambda *_: False)]
 
 
-@mutant("§1 A delay is over when it surely is, whatever the error of a process's time")
+@mutant("§1 A delay is over when it surely is, whatever the error of a process's time", 54, 63, 83, arena="patience")
 def delays_end_by_a_guess() -> Patches:
     return [(Context, "earliest_now", Context.now)]
 
