@@ -57,6 +57,16 @@ def test_publish_makes_packs(run: Run, queue: SyncPawnQueue) -> None:
     assert sorted(unit.is_pack for unit in page.units) == [False, True]
 
 
+def test_publish_with_a_schedule(run: Run, queue: SyncPawnQueue) -> None:
+    """``--delay`` and ``--priority`` are for topics that allow them."""
+    assert run("create-topic", "orders", "--delays", "yes", "--priorities", "yes").code == 0
+    assert run("publish", "orders", '{"n": 1}', "--delay", "60", "--priority", "-2").code == 0
+    assert (queue.stats("orders").delayed, queue.peek("orders")[0].priority) == (1, -2)
+    queue.create_topic("bills")
+    done = run("publish", "bills", '{"n": 1}', "--priority", "2")
+    assert (done.code, "does not allow" in done.err) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -194,8 +204,15 @@ def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
         [row] = run("update-topic", "orders", "--packs", given, "--output", "json").rows
         assert row == {"topic": "orders", "max_deliveries": None, "packs": packs, "paused": False}
         assert queue.topic("orders").settings.packs is packs
+        assert row.items() >= {"topic": "orders", "max_deliveries": most, "packs": True}.items()
+        assert queue.topic("orders").settings.max_deliveries == most
+    for name in ("packs", "priorities", "delays"):
+        for given, allowed in (("yes", True), ("no", False), ("yes", True)):
+            [row] = run("update-topic", "orders", f"--{name}", given, "--output", "json").rows
+            assert row.items() >= {"topic": "orders", "max_deliveries": None, name: allowed}.items()
+            assert getattr(queue.topic("orders").settings, name) is allowed
     done = run("update-topic", "orders")
-    assert (done.code, "Pass --max-deliveries or --packs" in done.err) == (1, True)
+    assert (done.code, "Pass a setting: --max-deliveries" in done.err) == (1, True)
     for topic, given, sentence in (
         ("orders", "few", "--max-deliveries 'few'"),
         ("orders", "0", "max_deliveries"),
@@ -241,6 +258,13 @@ def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
     assert run("create-topic", "bills", "--max-deliveries", "never", "--output", "json").rows == [
         {"topic": "bills", "max_deliveries": None, "packs": True, "paused": False}
     ]
+        assert done.code == 0
+        assert done.rows[0].items() >= {"topic": "orders", "max_deliveries": most, "packs": True}.items()
+        assert note in done.err
+        assert bool(note) == bool(done.err)
+        assert queue.topic("orders").settings.max_deliveries == most
+    [row] = run("create-topic", "bills", "--max-deliveries", "never", "--output", "json").rows
+    assert row.items() >= {"topic": "bills", "max_deliveries": None, "packs": True, "delays": None}.items()
     for given, packs in (("yes", True), ("no", None)):
         [row] = run("create-topic", f"packs-{given}", "--packs", given, "--output", "json").rows
         assert (row["packs"], queue.topic(f"packs-{given}").settings.packs) == (packs, packs)

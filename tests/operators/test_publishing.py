@@ -112,6 +112,21 @@ def test_packs_are_checked_when_the_file_is_parsed(queue: SyncPawnQueue) -> None
         publish(ONE, topic="single", pack=True)
 
 
+def test_a_schedule(queue: SyncPawnQueue) -> None:
+    """A delay and a priority, as numbers or as a template's text, if the topic allows them; a wrong one is an error."""
+    PawnQueueCreateTopicOperator(task_id="t", topic="lanes", delays=True, priorities="True").execute(NOBODY)
+    for delay in (60, "60", timedelta(minutes=1)):
+        publish(ONE, topic="lanes", delay=delay, priority="3")
+    stats = queue.stats("lanes")
+    assert (stats.pending, stats.delayed) == (0, 3)
+    assert {message.priority for message in queue.peek("lanes")} == {3}
+    with pytest.raises(AirflowFailException, match=r"update_topic\('orders', delays=True\)"):
+        publish(ONE, delay=60)
+    for wrong in ({"delay": -1}, {"delay": "soon"}, {"priority": 10}, {"priority": "high"}, {"priority": True}):
+        with pytest.raises(ValueError, match=r"(delay|priority)=.*: pass a"):
+            PawnQueuePublishOperator(task_id="shop", topic=TOPIC, payloads=ONE, **wrong)
+
+
 def test_an_unknown_topic(queue: SyncPawnQueue) -> None:
     """The task fails without retries, unless the topic is to be created."""
     with pytest.raises(AirflowFailException, match="nowhere"):
@@ -174,11 +189,19 @@ def test_update_topic(queue: SyncPawnQueue) -> None:
         update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, packs=packs)
         assert update.execute(NOBODY) == {"max_deliveries": None, "packs": allowed, "paused": False}
         assert queue.topic(TOPIC).settings.packs is allowed
+        assert update.execute(NOBODY).items() >= {"max_deliveries": most, "packs": True}.items()
+        assert queue.topic(TOPIC).settings.max_deliveries == most
+    for name in ("packs", "priorities", "delays"):
+        for given, allowed in ((True, True), ("False", False), ("True", True)):
+            update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, **{name: given})
+            assert update.execute(NOBODY).items() >= {"max_deliveries": None, name: allowed}.items()
+            assert getattr(queue.topic(TOPIC).settings, name) is allowed
     for wrong, sentence in (
         ({"topic": "nowhere", "max_deliveries": 1}, "nowhere"),
         ({"max_deliveries": 0}, "=0"),
         ({"packs": "yes"}, "packs='yes': pass True or False"),
-        ({}, "pass max_deliveries or packs"),
+        ({"delays": "later"}, "delays='later': pass True or False"),
+        ({}, "changes nothing: pass one of max_deliveries, packs, "),
     ):
         with pytest.raises(AirflowFailException, match=sentence):
             PawnQueueUpdateTopicOperator(**{"task_id": "t", "topic": TOPIC, **wrong}).execute(NOBODY)
