@@ -198,13 +198,7 @@ def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
     queue.create_topic("orders")
     for given, most in (("3", 3), ("never", None)):
         [row] = run("update-topic", "orders", "--max-deliveries", given, "--output", "json").rows
-        assert row == {"topic": "orders", "max_deliveries": most, "packs": True, "paused": False}
-        assert queue.topic("orders").settings.max_deliveries == most
-    for given, packs in (("no", False), ("yes", True)):
-        [row] = run("update-topic", "orders", "--packs", given, "--output", "json").rows
-        assert row == {"topic": "orders", "max_deliveries": None, "packs": packs, "paused": False}
-        assert queue.topic("orders").settings.packs is packs
-        assert row.items() >= {"topic": "orders", "max_deliveries": most, "packs": True}.items()
+        assert row.items() >= {"topic": "orders", "max_deliveries": most, "packs": True, "paused": False}.items()
         assert queue.topic("orders").settings.max_deliveries == most
     for name in ("packs", "priorities", "delays"):
         for given, allowed in (("yes", True), ("no", False), ("yes", True)):
@@ -248,16 +242,6 @@ def test_create_topic(run: Run, queue: SyncPawnQueue) -> None:
         ((), None, ""),
     ):
         done = run("create-topic", "orders", *words, "--output", "json")
-        assert (done.code, done.rows) == (
-            0,
-            [{"topic": "orders", "max_deliveries": most, "packs": True, "paused": False}],
-        )
-        assert note in done.err
-        assert bool(note) == bool(done.err)
-        assert queue.topic("orders").settings.max_deliveries == most
-    assert run("create-topic", "bills", "--max-deliveries", "never", "--output", "json").rows == [
-        {"topic": "bills", "max_deliveries": None, "packs": True, "paused": False}
-    ]
         assert done.code == 0
         assert done.rows[0].items() >= {"topic": "orders", "max_deliveries": most, "packs": True}.items()
         assert note in done.err
