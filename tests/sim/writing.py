@@ -20,7 +20,6 @@ from pawnqueue.domain.write_record import WriteRecord
 from pawnqueue.publish import decided_writes
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import ALL_SETTINGS, RETENTION, SETTINGS
-from tests.sim.store import TIMEOUT
 
 if TYPE_CHECKING:
     import random
@@ -74,9 +73,9 @@ class _Seen:
                 if before is None and parsed.name in self._names[one]:
                     self._again.add(parsed.name)
                 self._names[one].add(parsed.name)
-        # §7: it belongs to a dead process, or to one that has given it up.
+        # §7: it belongs to a dead process, or to one that has given it up: it has heard a failure, and sent it again.
         request = self._world.landing
-        if request is None or not request.process.alive or request.sent + TIMEOUT < self._world.loop.now:
+        if request is None or not request.process.alive or request.future.done():
             self._late.add(parsed.name)
 
     def violations(self, world: World) -> list[str]:
