@@ -184,6 +184,8 @@ class PawnQueue(ForAsyncWith):
         :param packs: whether many messages that are published at once become packs (default True), which makes
             publishing and consuming many much cheaper. Pass False if consumers of the topic use the pawn-queue library,
             or a version of this one that knows no packs: they do not see packs. None means the same here.
+        :param max_age_seconds: a message that was published longer ago than this is buried, for the reason ``expired``,
+            and handed out to nobody; None (the default): never. A redriven message counts from its redrive.
         :param priorities: whether messages may be published with a priority (default False). It costs consumers two
             more LISTs a look, once one LIST does not show all of the topic.
         :param delays: whether messages may be published with a delay (default False), for one more LIST. Consumers of
@@ -204,6 +206,8 @@ class PawnQueue(ForAsyncWith):
         :param max_deliveries: as :meth:`create_topic` takes it. What is not named stays as it is.
         :param packs: whether packs are made from now on. All processes follow within a minute. Consumers still find
             older packs after False. A topic that never had any says None, and one that had can never be None again.
+        :param max_age_seconds: as :meth:`create_topic` takes it. No message is buried by an earlier limit after this
+            call, and consumers follow a lower one within 5 seconds. It concerns no message that was handed out before.
         :param priorities: the same for priorities.
         :param delays: the same for delays. Messages that were published with one keep it.
         :param paused: as :meth:`pause` and :meth:`resume` set it.
@@ -857,10 +861,7 @@ class PawnQueue(ForAsyncWith):
         checked_flag(dry_run, "dry_run", "sweep")
         checked_callback(ask, "ask", "an open claim", "sweep")
         now = await self._topic_now(topic, "sweep")
-        report = await sweep(
-            self._context, topic, dry_run=dry_run, packs=now.may_have_packs, ask=ask_by_record(topic, ask)
-        )
-        report.paused = now.settings.paused
+        report = await sweep(self._context, now, dry_run=dry_run, ask=ask_by_record(topic, ask))
         self._claims.look_anew(topic)
         return await finish(self._context, report)
 

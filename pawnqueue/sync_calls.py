@@ -89,6 +89,8 @@ class SyncCalls(ABC):
         :param packs: whether many messages that are published at once become packs (default True), which makes
             publishing and consuming many much cheaper. Pass False if consumers of the topic use the pawn-queue library,
             or a version of this one that knows no packs: they do not see packs. None means the same here.
+        :param max_age_seconds: a message that was published longer ago than this is buried, for the reason ``expired``,
+            and handed out to nobody; None (the default): never. A redriven message counts from its redrive.
         :param priorities: whether messages may be published with a priority (default False). It costs consumers two
             more LISTs a look, once one LIST does not show all of the topic.
         :param delays: whether messages may be published with a delay (default False), for one more LIST. Consumers of
@@ -108,6 +110,8 @@ class SyncCalls(ABC):
         :param max_deliveries: as :meth:`create_topic` takes it. What is not named stays as it is.
         :param packs: whether packs are made from now on. All processes follow within a minute. Consumers still find
             older packs after False. A topic that never had any says None, and one that had can never be None again.
+        :param max_age_seconds: as :meth:`create_topic` takes it. No message is buried by an earlier limit after this
+            call, and consumers follow a lower one within 5 seconds. It concerns no message that was handed out before.
         :param priorities: the same for priorities.
         :param delays: the same for delays. Messages that were published with one keep it.
         :param paused: as :meth:`pause` and :meth:`resume` set it.

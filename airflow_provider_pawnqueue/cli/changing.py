@@ -199,7 +199,7 @@ def update_topic(hook: PawnQueueHook, args: Namespace) -> None:
     """Change the settings of a topic."""
     given = _topic_options(args)
     if not given:
-        raise UsageError("Pass a setting: --max-deliveries, --packs, --priorities or --delays. Nothing was changed.")
+        raise UsageError("Pass a setting: --max-deliveries or --max-age, for example. Nothing was changed.")
     _show_topic(hook.update_topic(args.topic, **given), args.output)
 
 
@@ -219,6 +219,8 @@ def _topic_options(args: Namespace) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if args.max_deliveries is not None:
         given["max_deliveries"] = _deliveries(args.max_deliveries)
+    if args.max_age is not None:
+        given["max_age_seconds"] = _age(args.max_age)
     for name in ("packs", "priorities", "delays"):
         if getattr(args, name) is not None:
             given[name] = _IS_YES[getattr(args, name)]
@@ -230,6 +232,13 @@ def _deliveries(given: str) -> int | None:
         return None if given == NEVER else int(given)
     except ValueError:
         raise UsageError(f"--max-deliveries {given!r}: write a whole number of at least 1, or never.") from None
+
+
+def _age(given: str) -> float | None:
+    try:
+        return None if given == NEVER else float(given)
+    except ValueError:
+        raise UsageError(f"--max-age {given!r}: write a number of seconds of at least 1, or never.") from None
 
 
 def _show_topic(topic: Topic, output: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -13,6 +14,7 @@ from airflow_provider_pawnqueue.hooks.arguments import (
     check_early,
     checked_count,
     checked_flag,
+    checked_seconds,
     checked_topic,
     checked_word,
 )
@@ -21,7 +23,7 @@ from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure
 from pawnqueue import Topic, TopicExistsError, TopicNotFoundError
 
 _checked_if_exists = partial(checked_word, of=("keep", "update"))
-#: The value of ``max_deliveries`` for topics that bury no message because of its deliveries.
+#: The value of ``max_deliveries`` and ``max_age_seconds`` for topics that bury no message because of them.
 NEVER: Final = "never"
 
 
@@ -30,10 +32,16 @@ def checked_deliveries(given: object, name: str = "max_deliveries") -> int | Non
     return None if given == NEVER else checked_count(given, name)
 
 
+def checked_age(given: object, name: str = "max_age_seconds") -> float | None:
+    """Return a number of seconds, or None for ``never``."""
+    return None if given == NEVER else checked_seconds(given, name)
+
+
 #: The settings of a topic, and how each of them is checked.
 _SETTINGS: Final[Mapping[str, Callable[[object, str], Any]]] = {
     "max_deliveries": checked_deliveries,
     "packs": checked_flag,
+    "max_age_seconds": checked_age,
     "priorities": checked_flag,
     "delays": checked_flag,
 }
@@ -42,12 +50,13 @@ _SETTINGS: Final[Mapping[str, Callable[[object, str], Any]]] = {
 class _TopicSettingsOperator(PawnQueueOperator):
     """An operator that is given settings of a topic, each of them or none."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the settings of a topic
         self,
         *,
         topic: str,
         max_deliveries: int | str | None = None,
         packs: bool | str | None = None,
+        max_age_seconds: float | timedelta | str | None = None,
         priorities: bool | str | None = None,
         delays: bool | str | None = None,
         **kwargs: Any,
@@ -56,6 +65,7 @@ class _TopicSettingsOperator(PawnQueueOperator):
         self.topic = check_early(topic, checked_topic, "topic")
         self.max_deliveries = check_early(max_deliveries, checked_deliveries, "max_deliveries")
         self.packs = check_early(packs, checked_flag, "packs")
+        self.max_age_seconds = check_early(max_age_seconds, checked_age, "max_age_seconds")
         self.priorities = check_early(priorities, checked_flag, "priorities")
         self.delays = check_early(delays, checked_flag, "delays")
 
@@ -73,6 +83,8 @@ class PawnQueueCreateTopicOperator(_TopicSettingsOperator):
         after ten.
     :param packs: whether many messages that are published at once become packs; without it, yes. Pass False if
         consumers of the topic use the pawn-queue library: they do not see packs.
+    :param max_age_seconds: bury a message that was published longer ago than this, and hand it out to nobody; without
+        it, or by ``"never"``, none.
     :param priorities: whether messages may be published with a priority; without it, no.
     :param delays: whether messages may be published with a delay; without it, no.
     :param if_exists: what to do with a topic that exists with other settings: ``keep`` them, or ``update`` them.
@@ -106,6 +118,8 @@ class PawnQueueUpdateTopicOperator(_TopicSettingsOperator):
     :param max_deliveries: bury a message after this many deliveries without a settlement, or ``"never"``.
     :param packs: whether many messages that are published at once become packs. False: no new ones. Consumers that use
         the pawn-queue library do not see packs.
+    :param max_age_seconds: bury a message that was published longer ago than this, and hand it out to nobody; or
+        ``"never"``.
     :param priorities: whether messages may be published with a priority.
     :param delays: whether messages may be published with a delay. Consumers of earlier versions do not wait for it.
     :param pawnqueue_conn_id: the connection that says where the queue is.

@@ -40,7 +40,11 @@ _Seen: TypeAlias = tuple[str, bool]
 
 
 #: What a wrong setting should have been.
-_TO_PASS: Final = {"max_deliveries": "a whole number from 1, or None for never", "paused": "True or False"}
+_TO_PASS: Final = {
+    "max_deliveries": "a whole number from 1, or None for never",
+    "max_age_seconds": "a number of seconds from 1 to ten years, or None for never",
+    "paused": "True or False",
+}
 
 
 class TopicOptions(TypedDict, total=False):
@@ -50,6 +54,8 @@ class TopicOptions(TypedDict, total=False):
     """After this many deliveries without a settlement a message is buried (10 by default); None: never."""
     packs: bool | None
     """Whether many messages that are published at once become packs (default True)."""
+    max_age_seconds: float | None
+    """A message that is older than this is buried, and handed out to nobody; None: never (default)."""
     priorities: bool | None
     """Whether messages may be published with a priority (default False)."""
     delays: bool | None

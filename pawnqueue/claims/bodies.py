@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from pawnqueue.catalog import units
+from pawnqueue.claims import expiry
 from pawnqueue.claims.claim import Message, as_message
 from pawnqueue.claims.packs import ClaimedPack, PackedMessages, PackReader, ReadPack, read_pack
 from pawnqueue.domain import layout, numbers
@@ -72,28 +73,47 @@ class Bodies:
         )
 
     @classmethod
-    async def fetch(cls, context: Context, topic: TopicRecord, members: Mapping[str, Member], seconds: float) -> Self:
+    async def fetch(  # noqa: PLR0913 - what is known of the members
+        cls,
+        context: Context,
+        topic: TopicRecord,
+        members: Mapping[str, Member],
+        seconds: float,
+        *,
+        is_resumed: bool = False,
+        fresh: Collection[str] = (),
+    ) -> Self:
         """Read the members' messages, for at most this many seconds.
 
         ⚑ §5.6: bad messages do not block good ones. A message that is malformed, or was delivered too often, is to be
         buried: it was claimed like any other, so no other consumer works on it. A message that only this process cannot
         read, because the store refuses it or its format is newer, is given back: another process may be able to.
+
+        :param is_resumed: these messages were handed out before, so none is too old.
+        :param fresh: the units that had no lease before. So they were not redriven, and their names tell their ages.
         """
         bodies = cls()
-        too_often = _delivered_too_often(topic, members)
-        if too_often:
+        has_age = topic.settings.max_age_seconds is not None and not is_resumed
+        now = await context.now() if has_age else 0.0
+        old = expiry.expired(topic, members, now, context.margin) if has_age else {}
+        over = {**old, **_delivered_too_often(topic, members)}
+        if over:
             # ⚑ §4: by the topic's settings of now. What this process has read of them may be a minute old.
             try:
                 found_topic = await context.with_budget(seconds).topic_marker(topic.name).look()
             except (StoreError, CompatibilityError) as error:
-                for entry in too_often:
+                for entry in over:
                     bodies.aside[layout.parse_entry(entry)[0]] = error
                     bodies.decisions[entry] = Decision(how="released", by="claim")
             else:
                 topic = found_topic.value if found_topic is not None else topic
                 for entry, history in _delivered_too_often(topic, members).items():
                     bodies.decisions[entry] = _out_of_deliveries(topic, history)
-        wanted = [uuid for uuid in members if uuid not in bodies.decisions]
+                old = expiry.expired(topic, members, now, context.margin) if old else {}
+                await bodies._bury_expired(context, topic, members, old, now, seconds, fresh)
+        # Of a pack that is too old, nothing is read before it is buried.
+        whole = {unit_id for unit_id in expiry.units_of(old) if members[unit_id].is_pack}
+        wanted = [uuid for uuid in members if uuid not in bodies.decisions and uuid not in whole]
 
         found = await _fetch_all(
             context, topic.name, {uuid: members[uuid] for uuid in wanted}, seconds, sizes=bodies.sizes
@@ -109,6 +129,47 @@ class Bodies:
                 bodies.aside[uuid] = body
                 bodies.decisions[uuid] = Decision(how="released", by="claim")
         return bodies
+
+    async def _bury_expired(  # noqa: PLR0913, PLR0917 - what a claim has, and what it knows of it
+        self,
+        context: Context,
+        topic: TopicRecord,
+        members: Mapping[str, Member],
+        old: Mapping[str, Member | Share],
+        now: float,
+        seconds: float,
+        fresh: Collection[str],
+    ) -> None:
+        """Decide to bury messages that are too old, unless they are redriven ones that are not."""
+        unsure = {
+            unit_id: members[unit_id].name
+            for unit_id in old
+            if unit_id in members and unit_id not in fresh and unit_id not in self.decisions
+        }
+        kept = await expiry.kept_by_date(context, topic, unsure, now, seconds) if unsure else {}
+        buried = expiry.decision_of(topic) if old else None
+        for entry in old:
+            if entry in self.decisions:
+                continue
+            looked = kept.get(entry)
+            if isinstance(looked, Decision):
+                self.decisions[entry] = looked
+            elif isinstance(looked, PawnQueueError):
+                self.aside[entry] = looked
+                self.decisions[entry] = Decision(how="released", by="claim")
+            elif entry not in kept and buried is not None:
+                self.decisions[entry] = buried
+
+    def give_back_all(self, members: Mapping[str, Member]) -> None:
+        """Decide to give back, unseen, all that is not decided."""
+        given_back = Decision(how="released", by="claim")
+        for uuid in self.messages:
+            self.decisions[uuid] = given_back
+        self.messages.clear()
+        for unit_id, pack in self.packs.items():
+            entries = (layout.entry_of(unit_id, number) for number in numbers.each(pack.of & members[unit_id].given))
+            self.decisions.update(dict.fromkeys(entries, given_back))
+            self.packs[unit_id] = replace(pack, of=0)
 
     def unread_numbers(self, unit_id: str) -> int:
         """Return the numbers of those messages of a pack that this process cannot read, and gives back."""

@@ -305,7 +305,11 @@ class ById:
             bodies = Bodies.not_read(record)
             if request.payloads:
                 bodies = await Bodies.fetch(
-                    context, request.topic, members, max(PER_OBJECT_RETRY_SECONDS, request.ttl * MAX_TTL_SHARE)
+                    context,
+                    request.topic,
+                    members,
+                    max(PER_OBJECT_RETRY_SECONDS, request.ttl * MAX_TTL_SHARE),
+                    is_resumed=True,
                 )
         except BaseException:
             # The next session is not to wait for ours, whether it comes by the id or by the reference.

@@ -46,6 +46,7 @@ class ClaimRequest:
     named: bool = True  # the caller gave its id, and may give it again
     payloads: bool = True  # attach: whether its messages are read
     own_ttl: bool = True  # attach: it lasts for ``ttl``, and not for as long as it was claimed for
+    buries_only: bool = False  # nothing is handed out: what is too old is buried, for a sweep
     recent: RecentTopic | None = None  # reads the topic's record, unless it was read a few seconds ago
 
     def lasting_as(self, record: ClaimRecord, margin: float) -> ClaimRequest:
@@ -83,6 +84,7 @@ class Won:
     versions: dict[str, str] = field(default_factory=dict)
     asked: dict[str, Member] = field(default_factory=dict)  # their outcomes are unknown
     leases: dict[str, Lease] = field(default_factory=dict)  # as they were sent
+    fresh: set[str] = field(default_factory=set)  # the units that had no lease before
 
     @property
     def messages(self) -> int:

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from pawnqueue.claims import effects, packs, settling, splitting
+from pawnqueue.claims import effects, expiry, packs, settling, splitting
 from pawnqueue.claims.bodies import Bodies
-from pawnqueue.claims.candidate import Candidate
+from pawnqueue.claims.candidate import Candidate, messages_of
 from pawnqueue.claims.candidates import BACKGROUND_WAIT_SECONDS, Finder
 from pawnqueue.claims.claim_making import (
     TOO_LATE,
@@ -24,7 +25,7 @@ from pawnqueue.claims.claim_making import (
 )
 from pawnqueue.claims.contention import Contention, Picks
 from pawnqueue.claims.held import HeldClaim
-from pawnqueue.claims.set_aside import MAX_BAD_BATCH_BYTES
+from pawnqueue.claims.set_aside import MAX_BAD_BATCH, MAX_BAD_BATCH_BYTES
 from pawnqueue.domain import lanes, layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
@@ -148,6 +149,7 @@ class Attempt:
         self.fault: StoreError | None = None
         self.unread = False  # whether the store does not show some message or lease
         self.is_answered = False  # whether the outcome of some lease is known
+        self.buried = 0  # how many messages its record says to bury
 
     @property
     def recorded(self) -> bool:
@@ -164,15 +166,22 @@ class Attempt:
         pool = await self._finder.candidates(window, most=max(window, OVERFETCH * size), most_reads=2 * size)
         if not pool:
             return NoClaim.NOTHING
-        if await self._is_paused_for(pool):
+        if not request.buries_only and await self._is_paused_for(pool):
             return NoClaim.PAUSED
         try:
+            pool = await self._old_ones_together(pool)
+            if not pool:
+                return NoClaim.NOTHING
             self._won = won = await self._win_of(pool)
             if not won.members:
                 return NoClaim.CROWDED
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
-            bodies = await Bodies.fetch(self._context, request.topic, won.members, self._retry_seconds)
+            bodies = await Bodies.fetch(
+                self._context, self._request.topic, won.members, self._retry_seconds, fresh=won.fresh
+            )
             self._note(bodies, won.members)
+            if request.buries_only:
+                bodies.give_back_all(won.members)
             if bodies.give_back_surplus(won.members, request.max_messages, request.max_bytes):
                 self._finder.mark_stale()
             return await self._record(won, bodies)
@@ -189,6 +198,34 @@ class Attempt:
             if is_paused:
                 self._finder.take_back(pool, pool)
         return is_paused
+
+    async def _old_ones_together(self, pool: list[Candidate]) -> list[Candidate]:
+        """Return the candidates, and win more than the claim wants if the first ones are too old by their names.
+
+        ⚑ §5.7: they are buried together, and a pack of them is not split for a claim that wants less.
+        """
+        topic, margin = self._request.topic, self._context.margin
+        if topic.settings.max_age_seconds is None:
+            return pool
+        try:
+            now = await self._context.now()
+        except BaseException:
+            self._finder.take_back(pool, pool)
+            raise
+
+        def is_old(candidate: Candidate) -> bool:
+            return expiry.is_expired(topic, candidate.unit.name, now, margin)
+
+        if self._request.buries_only:
+            old = [each for each in pool if each.history is None and is_old(each)]
+            others = [each for each in pool if each not in old]
+            self._finder.take_back(others, others)
+            pool = old
+        else:
+            old = list(takewhile(is_old, pool))
+        if old:
+            self._size = max(self._size, old[0].count, min(messages_of(old), MAX_BAD_BATCH))
+        return pool
 
     async def _is_paused(self) -> bool:
         """⚑ §4: say whether the topic is paused, by settings that are a few seconds old at most."""
@@ -321,6 +358,7 @@ class Attempt:
         """Ask for these leases; return how many of them are not ours."""
         steps = [self._step(candidate, won) for candidate in batch]
         won.asked.update({candidate.id: member for candidate, (_, member, _) in zip(batch, steps, strict=True)})
+        won.fresh.update(candidate.id for candidate in batch if candidate.history is None)
         won.leases.update({candidate.id: lease for candidate, (_, _, lease) in zip(batch, steps, strict=True)})
         patient = self._context.with_budget(self._retry_seconds)
         outcomes = await patient.registers.write([step for step, _, _ in steps])
@@ -408,6 +446,7 @@ class Attempt:
             return NoClaim.TAKEN
         claim = make_claim(context, request, created, bodies, versions=won.versions, deadline=won.deadline)
         claim.untried.update(dict.fromkeys(bodies.decisions, context.clock.elapsed()))
+        self.buried = sum(each.how == "dead" for each in bodies.decisions.values())
         # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
         if created.is_repeated:
             claim.keep_record()

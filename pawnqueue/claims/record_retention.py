@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from pawnqueue.claims.expiry import EXPIRED
 from pawnqueue.domain import layout, size_hint
 from pawnqueue.errors import StoreError
 from pawnqueue.runtime.concurrency import for_each
@@ -44,7 +45,10 @@ async def keep_if_needed(context: Context, claim: HeldClaim) -> None:
 def _has_buried_unread(claim: HeldClaim) -> bool:
     record = claim.record
     decisions = [*record.settled.values(), *(part for member in record.members.values() for part in member.decided)]
-    return any(each.how == "dead" and each.by == "claim" and each.max_deliveries is not None for each in decisions)
+    return any(
+        each.how == "dead" and each.by == "claim" and (each.max_deliveries is not None or each.reason == EXPIRED)
+        for each in decisions
+    )
 
 
 async def _is_done(context: Context, topic: str, write_id: str, latest: datetime) -> bool:

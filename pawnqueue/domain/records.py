@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from pawnqueue.domain import layout
-from pawnqueue.domain.bounds import MOST_COUNT, Count, HolderText, PlainText, ReasonText
+from pawnqueue.domain.bounds import LONGEST_DURATION, MOST_COUNT, Count, HolderText, PlainText, ReasonText
 from pawnqueue.domain.record import Part, Record
 
 
@@ -39,6 +39,13 @@ class TopicSettings(Part):
         default=None,
         description="Whether many messages that are published at once become packs. False: not any more. None: no, and "
         "the topic never had any: it was created with ``packs=False``, by pawn-queue, or by a version that knows none.",
+    )
+    max_age_seconds: float | None = Field(
+        default=None,
+        ge=1,
+        le=LONGEST_DURATION,
+        strict=True,
+        description="A message that is older than this is buried, and handed out to nobody; None: never.",
     )
     priorities: bool | None = Field(
         default=None,

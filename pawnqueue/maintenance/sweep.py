@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pawnqueue.catalog import letters
+from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.unit_listing import listed
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import SweptRecord
 from pawnqueue.events import Swept
 from pawnqueue.maintenance.sweep_claims import ClaimSweep
+from pawnqueue.maintenance.sweep_expired import bury_expired
 from pawnqueue.maintenance.sweep_leases import LeaseSweep
 from pawnqueue.maintenance.sweep_report import AskByRecord, SweepReport
 from pawnqueue.maintenance.sweep_scope import SweepScope
@@ -20,20 +21,20 @@ from pawnqueue.runtime.concurrency import for_each
 if TYPE_CHECKING:
     from pawnqueue.catalog.letters import LetterPage
     from pawnqueue.context import Context
+    from pawnqueue.domain.records import TopicRecord
 
 #: An unneeded object of this age is a leftover: of half a burial, or of a process that died during a probe.
 MIN_LEFTOVER_AGE_SECONDS = 3600.0
 
 
-async def sweep(
-    context: Context, topic: str, *, dry_run: bool, packs: bool, ask: AskByRecord | None = None
-) -> SweepReport:
+async def sweep(context: Context, topic: TopicRecord, *, dry_run: bool, ask: AskByRecord | None = None) -> SweepReport:
     """Finish what dead processes left, and remove what nobody needs.
 
-    :param packs: whether the topic may have packs.
+    :param topic: as it is stored now.
     :param ask: says whether the owners of open claims go on: their claims are renewed, and the others are fenced.
     """
-    return await _Sweep(context, topic, SweepReport(topic, dry_run), ask, packs=packs).run()
+    report = SweepReport(topic.name, dry_run, paused=topic.settings.paused)
+    return await _Sweep(context, topic, report, ask).run()
 
 
 async def finish(context: Context, report: SweepReport) -> SweepReport:
@@ -59,14 +60,12 @@ async def sweep_probes(context: Context, *, dry_run: bool) -> int:
 
 
 class _Sweep:
-    def __init__(
-        self, context: Context, topic: str, report: SweepReport, ask: AskByRecord | None, *, packs: bool
-    ) -> None:
+    def __init__(self, context: Context, topic: TopicRecord, report: SweepReport, ask: AskByRecord | None) -> None:
         self._context = context
-        self._packs = packs
-        self._topic = topic
+        self._record = topic
+        self._topic = topic.name
         self._report = report
-        self._scope = SweepScope(context, topic, report)
+        self._scope = SweepScope(context, topic.name, report)
         self._ask = ask
 
     async def run(self) -> SweepReport:
@@ -81,7 +80,7 @@ class _Sweep:
         # ⚑ §5: leases are listed before messages. A message that was stored when its lease was listed is in the second
         # list, or was settled in between. In the other order, a lease of a new message would look like an orphan.
         leases = [info async for page in self._context.registers.pages(layout.leases(topic)) for info in page]
-        messages = await listed(self._context, self._topic, packs=self._packs)
+        messages = await listed(self._context, self._topic, packs=self._record.may_have_packs)
         dead = await letters.listed(self._context.store, self._topic)
         self._report.strangers += [*messages.strangers, *dead.strangers]
         stored_ids = {unit.id for unit in messages.units}
@@ -89,6 +88,10 @@ class _Sweep:
         await scope.run_part(layout.claims(topic), sweeper.sweep(claims))
         await scope.run_part(layout.leases(topic), LeaseSweep(scope).sweep(leases, stored_ids))
         await scope.run_part(letters.folder(topic), self._leftovers(dead))
+        leased = {layout.parse_lease(info.key) or "" for info in leases}
+        await scope.run_part(
+            units.folder(topic), bury_expired(scope.context, self._record, messages.units, leased, self._report)
+        )
         if not self._report.dry_run:
             key = layout.swept(self._topic)
             await self._scope.isolate(key, self._note(key), otherwise=None)

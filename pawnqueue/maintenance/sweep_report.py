@@ -139,6 +139,9 @@ class SweepReport:
     given_back: int = 0
     """Unsettled messages of ended claims: they can be claimed now."""
 
+    expired: int = 0
+    """Messages that were buried, as they were older than ``max_age_seconds`` and nobody had ever claimed them."""
+
     finished_writes: int = 0
     """Staged writes that were decided and not fully published."""
 

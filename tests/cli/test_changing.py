@@ -205,6 +205,12 @@ def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
             [row] = run("update-topic", "orders", f"--{name}", given, "--output", "json").rows
             assert row.items() >= {"topic": "orders", "max_deliveries": None, name: allowed}.items()
             assert getattr(queue.topic("orders").settings, name) is allowed
+    for given, age in (("60", 60.0), ("never", None)):
+        [row] = run("update-topic", "orders", "--max-age", given, "--output", "json").rows
+        assert (row["max_age_seconds"], queue.topic("orders").settings.max_age_seconds) == (age, age)
+    for given, sentence in (("soon", "--max-age 'soon'"), ("0", "max_age_seconds of topic 'orders' is wrong")):
+        done = run("update-topic", "orders", "--max-age", given)
+        assert (done.code, sentence in done.err) == (1, True)
     done = run("update-topic", "orders")
     assert (done.code, "Pass a setting: --max-deliveries" in done.err) == (1, True)
     for topic, given, sentence in (

@@ -190,8 +190,13 @@ def test_update_topic(queue: SyncPawnQueue) -> None:
             update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, **{name: given})
             assert update.execute(NOBODY).items() >= {"max_deliveries": None, name: allowed}.items()
             assert getattr(queue.topic(TOPIC).settings, name) is allowed
+    for given, age in ((90, 90.0), (timedelta(hours=1), 3600.0), ("60", 60.0), ("never", None)):
+        update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, max_age_seconds=given)
+        assert update.execute(NOBODY)["max_age_seconds"] == age
+        assert queue.topic(TOPIC).settings.max_age_seconds == age
     for wrong, sentence in (
         ({"topic": "nowhere", "max_deliveries": 1}, "nowhere"),
+        ({"max_age_seconds": "soon"}, "max_age_seconds='soon'"),
         ({"max_deliveries": 0}, "=0"),
         ({"packs": "yes"}, "packs='yes': pass True or False"),
         ({"delays": "later"}, "delays='later': pass True or False"),

@@ -1,20 +1,28 @@
-"""A topic that is paused and resumed under its users: nobody is given anything of it meanwhile, and nothing is lost."""
+"""A topic that is paused and resumed under its users, and whose messages expire.
+
+Nobody is given anything of it while it is paused, or anything that is too old. Nothing expires early, and nothing is
+lost.
+"""
 
 from __future__ import annotations
 
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pawnqueue import PawnQueue, StoreError
 from pawnqueue.bucket.topics import RECENT_RECORD_SECONDS
+from pawnqueue.catalog import units
+from pawnqueue.claims.expiry import EXPIRED
 from pawnqueue.domain import layout
+from pawnqueue.domain.records import TopicRecord, TopicSettings
 from tests.sim.actors import consumer, forked, janitor, publisher, redriver, start
 from tests.sim.afterwards import POLL, UNTIL_ALL_IS_TAKEN, afterwards, quiet
+from tests.sim.bucket import EPOCH
 from tests.sim.pack_truth import any_stage
 from tests.sim.prepared import TOPIC, establish
-from tests.sim.truth import json_in
+from tests.sim.truth import json_in, object_of
 
 if TYPE_CHECKING:
     import random
@@ -29,6 +37,11 @@ BOUND = RECENT_RECORD_SECONDS + 0.5
 #: How long the topic stays paused, or goes on, before that changes.
 PHASES = (2.0, 15.0, 40.0)
 MARKER = layout.topic_marker(TOPIC)
+#: How long a message may live, in the schedules in which messages expire.
+AGES = (None, 15.0, 40.0)
+#: How long a claim may take from its last look at the settings and the time to its hand-out: requests that are tried
+#: again, and the margins.
+SLACK = 45.0
 
 
 def flow(world: World) -> list[str]:
@@ -45,28 +58,64 @@ class _Seen:
     began: set[tuple[str, str]] = field(default_factory=set)
     """The claims, with the sessions that made their records."""
 
+    ages: list[tuple[float, float]] = field(default_factory=lambda: [(-math.inf, math.inf)])
+    """Since when messages may be how old."""
+
+    since: dict[str, float] = field(default_factory=dict)
+    """From when on the age of each object counts, by its uuid."""
+
+    broken: list[str] = field(default_factory=list)
+
     def see(self, _who: str, key: str, before: StoredObject | None, after: StoredObject | None) -> None:
         """See :attr:`tests.sim.bucket.SimBucket.observers`."""
         now = self.stage.world.loop.now
         parsed = layout.parse_claim(key)
         if parsed is not None and before is None and after is not None:
             self.began.add((layout.claim_stem(*parsed), json_in(after.body).get("session", "")))
+        unit = units.parse(key) if key.startswith((units.folder(TOPIC), units.packs_folder(TOPIC))) else None
+        if unit is not None and before is None and after is not None:
+            # A redriven message, which has another id than its key, counts from when it was moved.
+            is_redriven = not unit.is_pack and json_in(after.body).get("id") != unit.id
+            published = (units.published_at(unit.name) or 0.0) - EPOCH
+            self.since[layout.uuid_of(unit.id)] = now if is_redriven else published
+        if key.startswith(f"{TOPIC}/dead-letter/") and key.endswith(".reason.json") and after is not None:
+            self._judge_letter(json_in(after.body))
         if key != MARKER or after is None:
             return
-        is_paused = json_in(after.body).get("settings", {}).get("paused", False)
+        settings = json_in(after.body).get("settings", {})
+        self.ages.append((now, settings.get("max_age_seconds") or math.inf))
+        is_paused = settings.get("paused", False)
         was_paused = bool(self.pauses) and self.pauses[-1][1] == math.inf
         if is_paused and not was_paused:
             self.pauses.append((now, math.inf))
         elif was_paused and not is_paused:
             self.pauses[-1] = (self.pauses[-1][0], now)
 
+    def _judge_letter(self, told: dict[str, Any]) -> None:
+        unit = units.parse(told.get("name", ""))
+        if told.get("reason") != EXPIRED or unit is None:
+            return
+        # The store's dates are whole seconds, and it may have put the object's at the beginning of this one.
+        least, now = min(age for _, age in self.ages), self.stage.world.loop.now
+        if now < math.floor(self.since[layout.uuid_of(unit.id)]) + least:
+            self.broken.append(f"expired early: {unit.name} at {now:.1f}")
+
+    def _most(self, when: float) -> float:
+        """Return how old messages were allowed to be, at most, in the last while before this moment."""
+        until = [*(since for since, _ in self.ages[1:]), math.inf]
+        ages = zip(self.ages, until, strict=True)
+        return max(age for (since, age), end in ages if since <= when and end > when - SLACK)
+
     def violations(self) -> list[str]:
-        """Return which claims were handed out while the topic was paused."""
-        broken = set()
+        """Return which claims were handed out while the topic was paused, or with messages that were too old."""
+        broken = {*self.broken}
         for hold in self.stage.history.holds:
             if (hold.holder.claim, hold.holder.session) not in self.began:
                 continue  # a claim that has a record is answered: a retry goes on with it, and so does its heir
             process = self.stage.world.processes[hold.holder.process]
+            over = self.since.get(object_of(hold.unit), math.inf) + self._most(hold.start) + SLACK
+            if over < hold.start and process.running(over, hold.start) > 0.01:
+                broken.add(f"given though too old: {hold.unit} to {hold.holder.claim}, {hold.start - over:.1f} s late")
             for since, until in self.pauses:
                 # One that was stopped meanwhile may have been about to return.
                 if since + BOUND < hold.start < until and process.running(since + BOUND, hold.start) > 0.01:
@@ -77,10 +126,11 @@ class _Seen:
 async def _flow(world: World) -> list[str]:
     stage = any_stage(world, "flow")
     establish(world.bucket)
-    most = stage.chance.choice((None, 3, 10))
-    stage.create_topic(most, packs=stage.has_packs)
     seen = _Seen(stage)
     world.bucket.observers.append(seen.see)
+    stage.truth.most = stage.chance.choice((None, 3, 10))
+    stage.expires = stage.chance.random() < 0.6
+    _plant(stage)
     for name in ("P1", "P2", "P3"):
         start(stage, name, publisher)
     for name in ("A", "B", "C"):
@@ -93,17 +143,26 @@ async def _flow(world: World) -> list[str]:
     await world.until_idle(at_most=600.0)
     await quiet(stage)
     broken = seen.violations()
-    stage.create_topic(most, packs=stage.has_packs)  # somebody resumes it
+    _plant(stage)  # somebody resumes it
     return broken + await afterwards(stage, UNTIL_ALL_IS_TAKEN if stage.has_packs else POLL)
 
 
+def _plant(stage: Stage) -> None:
+    """Store the topic's marker as a topic that is not paused."""
+    age = stage.chance.choice(AGES) if stage.expires else None
+    settings = TopicSettings(max_deliveries=stage.truth.most, packs=stage.has_packs, max_age_seconds=age)
+    stage.world.bucket.plant(MARKER, TopicRecord(topic=TOPIC, settings=settings).encode())
+
+
 async def _warden(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
-    """Pause the topic, and resume it, a few times."""
-    del stage
+    """Pause the topic, and resume it, a few times. Change the age of its messages now and then."""
     for _ in range(3):
         await process.clock.sleep(chance.choice(PHASES))
         with suppress(StoreError):
             await queue.pause(TOPIC)
         await process.clock.sleep(chance.choice(PHASES))
         with suppress(StoreError):
-            await queue.resume(TOPIC)
+            if stage.expires and chance.random() < 0.5:
+                await queue.update_topic(TOPIC, paused=False, max_age_seconds=chance.choice(AGES))
+            else:
+                await queue.resume(TOPIC)

@@ -84,6 +84,8 @@ class Stage:
 
     lanes: random.Random | None = None
     """Where the topic has priorities and delays: what they are drawn from."""
+    expires: bool = False
+    """Whether the topic may bury messages that are too old."""
 
     truth: Truth = field(init=False)
     unseen: Unseen = field(init=False)

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pawnqueue.bucket.topics import RECENT_RECORD_SECONDS
-from tests.pawnqueue.virtual import TOPIC, numbered, numbers
+from tests.pawnqueue.virtual import MARGIN, TOPIC, numbered, numbers
 
 if TYPE_CHECKING:
     from tests.pawnqueue.virtual import Process, World
 
+MAX_AGE = 100.0
+#: By then nobody doubts that it is over.
+EXPIRED = MAX_AGE + 2 * MARGIN + 1
 #: A claim that waits looks again after five seconds, and a bit of jitter.
 POLL = 5.5
 
@@ -47,3 +50,51 @@ async def test_paused_off(how: dict[str, bool], world: World, ann: Process, bob:
     assert world.clock.elapsed() == began
     assert numbers(await waiting[1]) == [1]
     assert world.clock.elapsed() - began <= RECENT_RECORD_SECONDS + POLL
+
+
+async def _reasons(process: Process) -> list[str]:
+    return [letter.reason for letter in await process.queue.dead_letters(TOPIC)]
+
+
+@pytest.mark.parametrize("age", [None, 10 * MAX_AGE], ids=["set", "lowered"])
+async def test_max_age_lowered(
+    how: dict[str, bool], world: World, ann: Process, bob: Process, age: float | None
+) -> None:
+    """A process that was busy hands out older messages for 5 more seconds, and buries them then."""
+    await ann.queue.update_topic(TOPIC, max_age_seconds=age)
+    await ann.queue.publish(TOPIC, numbered(3), **how)
+    await world.later(EXPIRED)
+    await bob.queue._known_topics.recent(TOPIC)  # it has read the earlier limit just now
+    await ann.queue.update_topic(TOPIC, max_age_seconds=MAX_AGE)
+    assert numbers(await bob.queue.claim(TOPIC, "c", max_messages=1)) == [0]
+    await world.later(RECENT_RECORD_SECONDS)
+    assert not await bob.queue.claim(TOPIC, "c")
+    assert await _reasons(ann) == ["expired"] * 2
+
+
+@pytest.mark.parametrize("age", [10 * MAX_AGE, None], ids=["raised", "removed"])
+async def test_max_age_raised(
+    how: dict[str, bool], world: World, ann: Process, bob: Process, age: float | None
+) -> None:
+    """Once update_topic has returned, no process buries by the earlier limit, whatever it has read before."""
+    await ann.queue.update_topic(TOPIC, max_age_seconds=MAX_AGE)
+    await ann.queue.publish(TOPIC, numbered(3), **how)
+    await world.later(EXPIRED)
+    await bob.queue._known_topics.recent(TOPIC)  # it has read the earlier limit just now
+    await ann.queue.update_topic(TOPIC, max_age_seconds=age)
+    assert numbers(await bob.queue.claim(TOPIC, "c")) == [0, 1, 2]
+    assert await _reasons(ann) == []
+
+
+async def test_a_held_message_is_not_touched_by_a_new_age(
+    how: dict[str, bool], world: World, ann: Process, bob: Process
+) -> None:
+    """Its consumer settles it. What it gives back is judged by the limit when it is claimed again."""
+    await ann.queue.publish(TOPIC, numbered(2), **how)
+    claim = await bob.queue.claim(TOPIC, "c", ttl=1000)
+    await world.later(EXPIRED)
+    await ann.queue.update_topic(TOPIC, max_age_seconds=MAX_AGE)
+    await bob.queue.ack(claim, claim.ids[:1])
+    await bob.queue.requeue(claim, claim.ids[1:])
+    assert not await bob.queue.claim(TOPIC, "c")
+    assert await _reasons(ann) == ["expired"]

@@ -1,12 +1,15 @@
-"""§4, Pausing."""
+"""§4, Pausing and Age."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from pawnqueue.bucket import topics
+from pawnqueue.claims import expiry, record_retention
+from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.by_id import ById
 from pawnqueue.claims.claiming import Attempt
+from pawnqueue.context import Context
 from tests.sim.mutants.entering import Patches, mutant
 
 
@@ -34,3 +37,63 @@ def adopted_while_paused() -> Patches:
         return await (self._adopt(request, orphans) if orphans else original(self, request))
 
     return [(ById, "_begin", begin)]
+
+
+@mutant("§4 Age: what is too old is handed out to nobody", 18, 32, 37, arena="flow")
+def old_ones_are_handed_out() -> Patches:
+    return [(expiry, "expired", lambda *_: {})]
+
+
+@mutant(
+    "§4 Age: nothing is buried before the margin is over, too",
+    test="tests/pawnqueue/claims/test_expiry.py::test_nothing_is_buried_before_its_time",
+)
+def expired_early() -> Patches:
+    original = expiry.is_expired
+    return [(expiry, "is_expired", lambda topic, name, now, margin: original(topic, name, now, -margin))]
+
+
+@mutant(
+    "§4 Age: a redriven message counts from its redrive",
+    test="tests/pawnqueue/claims/test_expiry.py::test_a_redriven_message_counts_from_its_redrive",
+)
+def redriven_ones_expire_by_their_names() -> Patches:
+    async def kept_by_date(*_: Any) -> dict[str, Any]:
+        return {}
+
+    return [(expiry, "kept_by_date", kept_by_date)]
+
+
+@mutant(
+    "§4 Age: a claim goes on with what it was given",
+    test="tests/pawnqueue/claims/test_expiry.py::test_a_claim_goes_on_with_what_it_was_given",
+)
+def resumed_claims_expire() -> Patches:
+    original = Bodies.fetch
+
+    async def fetch(*given: Any, is_resumed: bool = False, **more: Any) -> Bodies:
+        del is_resumed
+        return await original(*given, **more)
+
+    return [(Bodies, "fetch", fetch)]
+
+
+@mutant(
+    "§7 What expired unread leaves a trace",
+    test="tests/pawnqueue/claims/test_expiry.py::test_a_publishers_trace_is_kept",
+)
+def expired_ones_leave_no_trace() -> Patches:
+    return [(record_retention, "EXPIRED", "another reason")]
+
+
+@mutant(
+    "§4 Age: by the limit that is set now",
+    test="tests/pawnqueue/bucket/test_live_settings.py::test_max_age_raised",
+)
+def expired_by_hearsay() -> Patches:
+    class AsItWasRead:
+        @staticmethod
+        async def look() -> None:
+            return None
+
+    return [(Context, "topic_marker", lambda *_: AsItWasRead)]
