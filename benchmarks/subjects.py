@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from benchmarks import (
+    abilities,
     airflow_latency,
     airflow_sensors,
     claim_ack,
@@ -33,6 +34,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "client-cpu": Subject("Client CPU per request, obstore against boto3", client_cpu.run),
     "claim-ack": Subject("Claim and ack, against the same requests without a queue, and together", claim_ack.run),
     "packs": Subject("Packs from publish to ack, against the store alone; crowds; a claim of a million", packs.run),
+    "abilities": Subject("What priorities, delays and the like cost, beside a topic without them", abilities.run),
     "idle-look": Subject("A look that finds nothing, by what is in flight", idle_look.run),
     "csprng": Subject("A claim without conditional writes, by the size of its batch", csprng.run),
     "airflow-latency": Subject("From publish to the task after the claim, on an idle Airflow", airflow_latency.run),

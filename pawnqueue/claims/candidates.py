@@ -325,17 +325,19 @@ class Finder:
 
     async def _pages(self, view: _View) -> AsyncGenerator[UnitPage]:
         """List the units behind the cursors, without those that must not be claimed yet."""
-        packs, now = self.settings.packs is not None, await self._context.earliest_now()
+        packs = self.settings.packs is not None
         if len(view.lanes) == 1:
             listing = self._listing.pages(after=view.lanes[0].after, packs=packs)
         else:
+            now = await self._context.earliest_now()
             ranges = [(lane.after, lanes.end_of_due((lane.start, lane.end), now)) for lane in view.lanes]
             listing = self._listing.lanes(ranges, packs=packs, is_small=view.is_small)
-        stamp = layout.timestamp(now)
         async with aclosing(listing) as pages:
             async for page in pages:
-                # ⚑ §1: what was published with a delay is given to nobody before its time.
-                page.units = [unit for unit in page.units if not lanes.is_early(unit.name, stamp)]
+                if any(lanes.may_be_early(unit.name) for unit in page.units):
+                    # ⚑ §1: what was published with a delay is given to nobody before its time.
+                    stamp = layout.timestamp(await self._context.earliest_now())
+                    page.units = [unit for unit in page.units if not lanes.is_early(unit.name, stamp)]
                 if page.units or page.strangers:
                     yield page
 

@@ -61,6 +61,11 @@ def end_of_due(range_: Range, now: float) -> str:
     return f"{_DELAYS}{timestamp(now)}." if range_[0] == _DELAYS else range_[1]
 
 
+def may_be_early(name: str) -> bool:
+    """Say whether a unit was published with a delay, which may be over."""
+    return name.startswith(_DELAYS)
+
+
 def is_early(name: str, now: str) -> bool:
     """Say whether a unit must not be claimed yet.
 
@@ -68,9 +73,7 @@ def is_early(name: str, now: str) -> bool:
 
     :param now: the server time, as names have it (:func:`.timestamp`).
     """
-    if not name.startswith(_DELAYS):
-        return False
-    found = _DELAYED.match(name)
+    found = _DELAYED.match(name) if may_be_early(name) else None
     return found is not None and found["due"] > now
 
 
