@@ -11,6 +11,7 @@ from pawnqueue.bucket.topics import Topic
 from pawnqueue.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
 from pawnqueue.claims.claim_reads import LastClaim
 from pawnqueue.domain.records import TopicSettings
+from pawnqueue.domain.topic_limits import DeadLetterLimits
 from pawnqueue.errors import (
     ClaimBusyError,
     CompatibilityError,
@@ -60,6 +61,7 @@ __all__ = [
     "CompatibilityError",
     "ConfigError",
     "DeadLetter",
+    "DeadLetterLimits",
     "DeadLetterPage",
     "Health",
     "InvalidArgumentError",

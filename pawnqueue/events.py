@@ -398,6 +398,39 @@ class RedriveContinued(_OfTopic):
 
 
 @_event
+class LettersExpiring(_OfTopic):
+    """The janitor will remove dead letters, and says so before: they are past a limit of their topic, or will be."""
+
+    subject = "dead_letters"
+    level = logging.WARNING
+    template = (
+        "{count:dead letter} of topic {topic!r} will be removed from {removal} on, as it {limits}. Redrive or copy "
+        "them before, or change its setting dead_letters."
+    )
+
+    count: int
+    """How many, beside those that were warned of before."""
+    removal: str
+    """When the first of them may be removed, in ISO 8601."""
+    limits: str
+    """What the topic keeps."""
+
+
+@_event
+class LettersRemoved(_OfTopic):
+    """The janitor has removed dead letters that were past a limit of their topic, and that it had warned of."""
+
+    subject = "dead_letters"
+    level = logging.WARNING
+    template = "Removed {count:dead letter} of topic {topic!r}, as it {limits}."
+
+    count: int
+    """How many."""
+    limits: str
+    """What the topic keeps."""
+
+
+@_event
 class Swept(_OfTopic):
     """The janitor swept a topic."""
 

@@ -191,6 +191,9 @@ class PawnQueue(ForAsyncWith):
         :param delays: whether messages may be published with a delay (default False), for one more LIST. Consumers of
             earlier versions, and of the pawn-queue library, do not wait for a delay to end.
         :param paused: whether nobody is given its messages until :meth:`resume` (default False).
+        :param dead_letters: which dead letters the janitor removes, after a warning: a dict with ``max_age_seconds``,
+            ``max_count``, or both, and ``notice_seconds`` (default: a day), by which the warning comes before. None
+            (the default): all are kept.
         :raises InvalidTopicError: it is not a valid topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
         """
@@ -211,6 +214,8 @@ class PawnQueue(ForAsyncWith):
         :param priorities: the same for priorities.
         :param delays: the same for delays. Messages that were published with one keep it.
         :param paused: as :meth:`pause` and :meth:`resume` set it.
+        :param dead_letters: the new limits, all of them: what the dict does not name has its default. None: all dead
+            letters are kept from now on. What was warned of under the former limits is warned of again.
         """
         self._life.check_open()
         record = await self._known_topics.update(topic, settings)

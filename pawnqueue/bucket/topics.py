@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDic
 from pydantic import ValidationError
 
 from pawnqueue.arguments import shown
+from pawnqueue.bucket.grouped_settings import DeadLetterOptions, with_groups
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import TopicRecord, TopicSettings
 from pawnqueue.domain.times import instant
@@ -62,6 +63,8 @@ class TopicOptions(TypedDict, total=False):
     """Whether messages may be published with a delay (default False)."""
     paused: bool
     """Whether nobody is given messages of the topic (default False). ``pause`` and ``resume`` set it."""
+    dead_letters: DeadLetterOptions | None
+    """Which dead letters the janitor removes, after a warning; None (the default): none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ class Topics:
         self._time = context.time
         self._events = context.events
         self._at_once = context.at_once
+        self._clock = context.clock
 
     async def create(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
         """Create the topic, or return it if it exists with the same settings; other settings are an error."""
@@ -106,7 +110,9 @@ class Topics:
         wanted = _merge_settings(topic, TopicSettings(), {"packs": True, **settings})
         found = await self.find(topic)
         if found is None:
-            record = TopicRecord(topic=topic, created_at=await self._time.now_iso(), settings=wanted)
+            limits_id = "" if wanted.dead_letters is None else self._clock.uuid()
+            created_at = await self._time.now_iso()
+            record = TopicRecord(topic=topic, created_at=created_at, settings=wanted, limits_id=limits_id)
             fault = None
             try:
                 created = await TopicMarker(self._registers, topic).create(record)
@@ -142,6 +148,9 @@ class Topics:
             changed = record.model_copy(update={"settings": _merge_settings(topic, record.settings, settings)})
             if changed.settings == record.settings:
                 return record
+            if changed.settings.dead_letters != record.settings.dead_letters:
+                # ⚑ §5: what was warned of under other limits is warned of again.
+                changed = changed.model_copy(update={"limits_id": self._clock.uuid()})
             try:
                 replaced = await TopicMarker(self._registers, topic).replace(found, changed)
             except StoreError as error:
@@ -309,6 +318,7 @@ def _merge_settings(topic: str, before: TopicSettings, changes: Mapping[str, Any
         _check_for_ever(topic, name, before, changes)
         if getattr(before, name) is None and changes.get(name) is False:
             changes = {**changes, name: None}  # it never had any, and its consumers need no further LIST
+    changes = with_groups(topic, before, changes)
     try:
         return TopicSettings.model_validate({**before.model_dump(), **changes})
     except ValidationError as problem:

@@ -79,6 +79,11 @@ def swept(topic: str) -> str:
     return f"{topic}/.swept"
 
 
+def letter_notices(topic: str) -> str:
+    """Return the key of the object that says which dead letters were warned of before their removal."""
+    return f"{topic}/.dead-letters"
+
+
 def topic_folder(topic: str) -> str:
     """Return the folder of all objects of a topic."""
     return f"{topic}/"

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from pawnqueue.domain import layout
-from pawnqueue.domain.bounds import LONGEST_DURATION, MOST_COUNT, Count, HolderText, PlainText, ReasonText
+from pawnqueue.domain.bounds import LONGEST_DURATION, MOST_COUNT, Count, HolderText, PlainText, ReasonText, Time
 from pawnqueue.domain.record import Part, Record
+from pawnqueue.domain.topic_limits import DeadLetterLimits
 
 
 class BucketRecord(Record):
@@ -60,6 +61,10 @@ class TopicSettings(Part):
     paused: bool = Field(
         default=False, strict=True, description="Whether nobody is given messages of the topic until it is resumed."
     )
+    dead_letters: DeadLetterLimits | None = Field(
+        default=None,
+        description="Which dead letters the janitor removes, after a warning; None: all of them are kept.",
+    )
 
 
 class TopicRecord(Record):
@@ -71,6 +76,8 @@ class TopicRecord(Record):
     name: str = Field(alias="topic")
     created_at: str = ""
     settings: TopicSettings = TopicSettings()
+    #: Made anew whenever the limits of dead letters change: warnings that were given before do not count.
+    limits_id: str = ""
 
     @property
     def may_have_packs(self) -> bool:
@@ -83,6 +90,8 @@ class TopicRecord(Record):
             # Other settings are stored only where they are used. Else the marker is as earlier versions write it.
             if name != "max_deliveries" and getattr(self.settings, name) == field.default:
                 data["settings"].pop(name, None)
+        if not self.limits_id:
+            data.pop("limits_id", None)
         return data
 
 
@@ -92,6 +101,29 @@ class SweptRecord(Record):
     what: ClassVar[str] = "note of a sweep"
 
     topic: str
+
+
+class LetterNotice(Part):
+    """A warning that dead letters will be removed."""
+
+    at: Time
+    """When it was given, by the store's time."""
+    through: Time
+    """The latest date of a letter that it was about."""
+
+
+class LetterNotices(Record):
+    """``{topic}/.dead-letters``: which dead letters the janitor has warned of, before it removes them."""
+
+    what: ClassVar[str] = "note of warnings"
+
+    topic: str
+    limits_id: str = ""  # of the limits for which the warnings were given
+    notices: list[LetterNotice] = Field(default=[])
+
+    def fits(self, key: str) -> bool:
+        """See :meth:`Record.fits`."""
+        return key == layout.letter_notices(self.topic)
 
 
 class RegistrationRecord(Record):

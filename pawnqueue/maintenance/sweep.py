@@ -10,6 +10,7 @@ from pawnqueue.catalog.unit_listing import listed
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import SweptRecord
 from pawnqueue.events import Swept
+from pawnqueue.maintenance.letter_expiry import LetterExpiry
 from pawnqueue.maintenance.sweep_claims import ClaimSweep
 from pawnqueue.maintenance.sweep_expired import bury_expired
 from pawnqueue.maintenance.sweep_leases import LeaseSweep
@@ -81,6 +82,8 @@ class _Sweep:
         # list, or was settled in between. In the other order, a lease of a new message would look like an orphan.
         leases = [info async for page in self._context.registers.pages(layout.leases(topic)) for info in page]
         messages = await listed(self._context, self._topic, packs=self._record.may_have_packs)
+        expiry = LetterExpiry(scope, self._record)
+        await expiry.begin()
         dead = await letters.listed(self._context.store, self._topic)
         self._report.strangers += [*messages.strangers, *dead.strangers]
         stored_ids = {unit.id for unit in messages.units}
@@ -92,6 +95,7 @@ class _Sweep:
         await scope.run_part(
             units.folder(topic), bury_expired(scope.context, self._record, messages.units, leased, self._report)
         )
+        await scope.run_part(layout.letter_notices(topic), expiry.sweep(dead))
         if not self._report.dry_run:
             key = layout.swept(self._topic)
             await self._scope.isolate(key, self._note(key), otherwise=None)

@@ -154,6 +154,10 @@ class SweepReport:
     """Records of claims and writes that were older than the retention."""
     removed_leftovers: int = 0
     """Unneeded objects: of interrupted probes, of writes, and reasons of dead letters that are gone."""
+    removed_letters: int = 0
+    """Dead letters that were past a limit of their topic, and had been warned of."""
+    expiring_letters: int = 0
+    """Dead letters that are past a limit of their topic, or will be soon: they go when their warning is old enough."""
     stuck: dict[str, str] = field(default_factory=dict)
     """The keys of messages with a decision that could not be carried out, and why."""
 

@@ -90,8 +90,9 @@ async def _sweep_up(process: Process) -> None:
 
 
 def ids_left(stage: Stage) -> Iterable[str]:
-    """Return the ids of what is in the topic: messages and dead letters."""
+    """Return the ids of what is in the topic, messages and dead letters, and of what its limits have removed."""
     bucket = stage.world.bucket
+    yield from stage.removed
     for key in bucket.below(units.packs_folder(TOPIC)):
         unit = units.parse(key)
         with suppress(UnreadableRecordError, AttributeError):

@@ -1,4 +1,4 @@
-"""Schedules around dead letters: redrives by filter, beside burials, sweeps and each other."""
+"""Schedules around dead letters: redrives by filter, and limits of the topic, beside burials, sweeps and each other."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any
 from pawnqueue import PawnQueue, StoreError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
+from pawnqueue.domain.records import TopicRecord, TopicSettings
+from pawnqueue.domain.topic_limits import DeadLetterLimits
+from pawnqueue.events import Event, LettersExpiring
 from pawnqueue.maintenance.letter_filter import is_reason
+from pawnqueue.maintenance.redrive import REDRIVE_LOCK_SECONDS
 from tests.sim.actors import claimed, consumer, dag_janitor, janitor, note, publisher, redriver, shaken, start
 from tests.sim.afterwards import POLL, UNTIL_ALL_IS_TAKEN, afterwards, quiet
+from tests.sim.bucket import EPOCH
 from tests.sim.pack_truth import any_stage
 from tests.sim.prepared import TOPIC, establish
 from tests.sim.stage import RETENTION, SHORT_RETENTION, TROUBLE
+from tests.sim.sweeps import sweep
 from tools.kit.settlements import settlement_of
 
 if TYPE_CHECKING:
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
 
     from pawnqueue.stores.port import StoredObject
     from tests.sim.processes import Process
-    from tests.sim.stage import Stage
+    from tests.sim.stage import Actor, Stage
     from tests.sim.world import World
 
 REASONS = ("expired", "ValueError: no amount", "ValueErrors", "bad")
@@ -40,6 +46,19 @@ FILTERS: tuple[dict[str, Any], ...] = (
 #: By how much the ages of letters may be wrong: dates are whole seconds, and each process's time may be wrong by the
 #: margin.
 AGE_ERROR = 1.0 + 2.0
+#: By how much a process's idea of the store's time may be wrong, and by how much a second one's beside it.
+CLOCK_ERROR = 2.0 + 0.5
+LIMITS = (
+    None,
+    DeadLetterLimits(max_age_seconds=10.0, notice_seconds=60.0),
+    DeadLetterLimits(max_age_seconds=80.0, notice_seconds=60.0),
+    DeadLetterLimits(max_count=1, notice_seconds=60.0),
+    DeadLetterLimits(max_count=3, max_age_seconds=100.0, notice_seconds=70.0),
+)
+#: For how long a redriver's lock keeps others from its letter, at least.
+LOCK_SECONDS = REDRIVE_LOCK_SECONDS
+#: A sweep removes what it has listed at most this long ago: processes are paused, and their requests land late.
+LISTED_SECONDS = 400.0
 
 
 def schedule_of_letters(world: World) -> list[str]:
@@ -52,8 +71,8 @@ async def _letters(world: World) -> list[str]:
     chance = stage.chance
     establish(world.bucket)
     stage.retention = chance.choice((RETENTION, SHORT_RETENTION))
-    stage.create_topic(chance.choice((None, 1, 3)), packs=stage.has_packs)
-    watch = LetterWatch(stage)
+    watch = LetterWatch(stage, chance.choice((None, 1, 3)))
+    watch.limit(chance.choice(LIMITS))
     for name in ("P1", "P2"):
         start(stage, name, publisher)
     for name in ("B1", "B2"):
@@ -61,12 +80,26 @@ async def _letters(world: World) -> list[str]:
     start(stage, "A", consumer)
     for name in ("F1", "F2", "F3"):
         start(stage, name, watch.filtering_redriver)
-    for name, actor in (("R1", redriver), ("J1", janitor), ("J2", dag_janitor)):
+    if chance.random() < 0.5:
+        start(stage, "R1", redriver)
+    for name, actor in (("J1", janitor), ("J2", dag_janitor), ("J3", steady_janitor), ("J4", steady_janitor)):
+        if chance.random() < 0.7:
+            start(stage, name, watch.heard(actor))
+    for at in (chance.uniform(0, 200), chance.uniform(0, 200)):
         if chance.random() < 0.5:
-            start(stage, name, actor)
+            world.loop.at(at, watch.limit, chance.choice(LIMITS))
     await world.until_idle(at_most=600.0)
     await quiet(stage)
+    watch.limit(None)
     return watch.broken + await afterwards(stage, UNTIL_ALL_IS_TAKEN if stage.has_packs else POLL)
+
+
+async def steady_janitor(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Sweep for long enough that letters are removed."""
+    for _ in range(12):
+        await process.clock.sleep(chance.uniform(5, 40))
+        with suppress(StoreError):
+            await sweep(queue, TOPIC, dry_run=chance.random() < 0.1)
 
 
 async def burier(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
@@ -88,16 +121,63 @@ async def burier(stage: Stage, process: Process, queue: PawnQueue, chance: rando
 
 @dataclass
 class LetterWatch:
-    """Watches each redrive that begins: whether its letter is one that the redriver was asked for."""
+    """Watches dead letters: each redrive is of one that was asked for, and each removal was warned of."""
 
     stage: Stage
+    max_deliveries: int | None
     broken: list[str] = field(default_factory=list)
     filters: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each redriver is asked for, all its life: its requests may land late."""
 
+    limits: list[DeadLetterLimits] = field(default_factory=list)
+    """What has been the topic's limits."""
+
+    warned: list[tuple[str, float]] = field(default_factory=list)
+    """Which process has given a warning when, by the store's time."""
+
+    noted: dict[tuple[float, float], float] = field(default_factory=dict)
+    """The warnings that are noted, and when they were given."""
+
+    moved: set[str] = field(default_factory=set)
+    """The uuids of all that was ever among the messages."""
+
+    gone: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The dates of letters that are gone, and when they went."""
+
+    locks: list[tuple[float, str, str]] = field(default_factory=list)
+    """When a redriver has locked which unit for which letter."""
+
     def __post_init__(self) -> None:
         """Begin to watch the bucket."""
         self.stage.world.bucket.observers.append(self.see)
+
+    @property
+    def now(self) -> float:
+        """The store's time."""
+        return self.stage.world.bucket.server_time()
+
+    def limit(self, limits: DeadLetterLimits | None) -> None:
+        """Set the topic's limits, as a process does that updates the topic."""
+        settings = TopicSettings(max_deliveries=self.max_deliveries, packs=self.stage.has_packs, dead_letters=limits)
+        limits_id = f"{len(self.limits)}-{self.now}"
+        record = TopicRecord(topic=TOPIC, settings=settings, limits_id=limits_id)
+        self.stage.world.bucket.plant(layout.topic_marker(TOPIC), record.encode())
+        self.stage.truth.most = self.max_deliveries
+        if limits is not None:
+            self.limits.append(limits)
+
+    def heard(self, actor: Actor) -> Actor:
+        """Return the actor such that its warnings are heard."""
+
+        async def act(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+            def hear(event: Event) -> None:
+                if isinstance(event, LettersExpiring):
+                    self.warned.append((process.name, self.now))
+
+            queue._context.events._listener = hear
+            await actor(stage, process, queue, chance)
+
+        return act
 
     async def filtering_redriver(self, stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
         """Give some dead letters back."""
@@ -107,14 +187,72 @@ class LetterWatch:
             with suppress(StoreError):
                 await queue.redrive(TOPIC, **wanted)
 
+    # --- what the bucket shows ---
+
     def see(self, who: str, key: str, before: StoredObject | None, after: StoredObject | None) -> None:
-        """Look at each lock of a letter."""
-        unit = layout.parse_lease(key) if key.startswith(layout.leases(TOPIC)) else None
-        if unit is None or before is not None or after is None or who not in self.filters:
+        """Look at each change of the bucket."""
+        if key == layout.letter_notices(TOPIC) and after is not None:
+            self._see_note(who, after.body)
+        elif key.startswith(units.folder(TOPIC)) and after is not None and (unit := units.parse(key)) is not None:
+            self.moved.add(unit.id)
+        elif key.startswith(letters.folder(TOPIC)):
+            letter = letters.parse(key)
+            if letter is not None and not letter[1] and before is not None and after is None:
+                self._see_removal(who, letter[0], before)
+        elif key.startswith(layout.leases(TOPIC)) and before is None and after is not None:
+            self._see_lock(who, layout.parse_lease(key) or "", after.body)
+
+    def _see_note(self, who: str, body: bytes) -> None:
+        note = json.loads(body)
+        for each in note["notices"]:
+            notice = (each["at"], each["through"])
+            if notice in self.noted:
+                continue
+            given = [at for name, at in self.warned if name == who and abs(at - each["at"]) <= CLOCK_ERROR]
+            if not given:
+                self.broken.append(f"{who} notes a warning of {each['at']:.1f} that nobody has heard")
+            self.noted[notice] = min(given, default=self.now)
+
+    def _see_removal(self, who: str, letter_id: str, letter: StoredObject) -> None:
+        date = letter.info.last_modified.timestamp()
+        self.gone[letter_id] = date, self.now
+        unit = units.redriven_id(letter_id, letter.info.version)
+        if unit in self.moved:
             return
-        lock = json.loads(after.body)
-        if lock.get("state") == "moving":
-            self._judge(who, unit, lock["source"])
+        with suppress(ValueError, AttributeError):
+            self.stage.removed.add(json.loads(letter.body).get("id", ""))
+        what = f"{who} removes {letter_id}, which is {self.now - date:.1f} seconds old"
+        heard = [at for (_, through), at in self.noted.items() if through >= date]
+        notice = min((limits.notice_seconds for limits in self.limits), default=0.0)
+        if not any(self.now - at >= notice for at in heard):
+            self.broken.append(f"{what}, without a warning in time")
+        if not any(self._is_past(limits, letter_id, date) for limits in self.limits):
+            self.broken.append(f"{what}, and is past no limit of {self.limits}")
+        request = self.stage.world.landing
+        sent = EPOCH + (request.sent if request is not None else self.stage.world.loop.now)
+        for at, locked, source in self.locks:
+            if locked == unit and source == letter_id and at <= sent <= at + LOCK_SECONDS:
+                self.broken.append(f"{what}, while somebody redrives it")
+        held = self.stage.world.bucket.body(layout.lease(TOPIC, letter_id))
+        if held is not None and json.loads(held).get("state") == "held":
+            self.broken.append(f"{what}, while it is being buried")
+
+    def _is_past(self, limits: DeadLetterLimits, letter_id: str, date: float) -> bool:
+        age = limits.max_age_seconds
+        if age is not None and self.now - date >= age:
+            return True
+        infos = [found.info for key, found in self.stage.world.bucket.objects.items() if _is_letter(key)]
+        newer = {info.key for info in infos if info.last_modified.timestamp() >= date}
+        newer |= {one for one, (its, at) in self.gone.items() if its >= date and self.now - at < LISTED_SECONDS}
+        return limits.max_count is not None and len(newer - {letter_id}) >= limits.max_count
+
+    def _see_lock(self, who: str, unit: str, body: bytes) -> None:
+        with suppress(ValueError):
+            lock = json.loads(body)
+            if isinstance(lock, dict) and lock.get("state") == "moving" and lock["source"] != unit:
+                self.locks.append((self.now, unit, lock["source"]))
+                if who in self.filters:
+                    self._judge(who, unit, lock["source"])
 
     def _judge(self, who: str, unit: str, source: str) -> None:
         bucket = self.stage.world.bucket
@@ -127,3 +265,8 @@ class LetterWatch:
         reason = bucket.body(letters.reason_key_of(TOPIC, source))
         if reason is not None and "reason" in wanted and not is_reason(json.loads(reason)["reason"], wanted["reason"]):
             self.broken.append(f"{who} redrives {source}, buried for {json.loads(reason)['reason']!r}, by {wanted}")
+
+
+def _is_letter(key: str) -> bool:
+    letter = letters.parse(key) if key.startswith(letters.folder(TOPIC)) else None
+    return letter is not None and not letter[1]

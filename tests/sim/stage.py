@@ -79,6 +79,9 @@ class Stage:
     exempt: set[str] = field(default_factory=set)
     """Units that a fault which stays concerns: they may wait, and be left over."""
 
+    removed: set[str] = field(default_factory=set)
+    """The ids of dead letters that the topic's limits removed."""
+
     has_packs: bool | None = None
     """Whether the topic allows packs. None: no, and it never had any."""
 

@@ -37,8 +37,8 @@ RETURNED = {
                             "SyncKeepAlive"],
     "Outcomes": ["Settlement", "RedriveResult", "RedriveProgress", "Removed", "SweepReport", "OpenClaim", "Written",
                  "Staged"],
-    "Looks": ["Topic", "TopicSettings", "Stats", "Backlog", "Location", "DeadLetter", "DeadLetterPage", "Registration",
-              "Portion", "PlannedUnit", "ProbeResult", "Health"],
+    "Looks": ["Topic", "TopicSettings", "DeadLetterLimits", "Stats", "Backlog", "Location", "DeadLetter",
+              "DeadLetterPage", "Registration", "Portion", "PlannedUnit", "ProbeResult", "Health"],
     "For your tests": ["MemoryStore"],
 }  # fmt: skip
 METHODS = {

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+from unittest import mock  # as below: it patches, and replaces nothing
 
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.letters import ListedLetter
 from pawnqueue.claims import finish_redrive
 from pawnqueue.context import Context
+from pawnqueue.domain import layout
+from pawnqueue.domain import lease as leases
+from pawnqueue.domain.bounds import LATEST_TIME
+from pawnqueue.domain.identifiers import UnitId
 from pawnqueue.domain.lease import Lease
-from pawnqueue.maintenance import redrive
+from pawnqueue.domain.records import LetterNotice, LetterNotices
+from pawnqueue.maintenance import letter_expiry, redrive
+from pawnqueue.maintenance.letter_expiry import LetterExpiry
 from pawnqueue.maintenance.letter_filter import LetterFilter
 from pawnqueue.registers.register import Versioned
 from pawnqueue.stores.port import Done
@@ -135,6 +143,97 @@ def deletes_any_letter() -> Patches:
                 raise error
 
     return [(finish_redrive, "_delete_letter", delete)]
+
+
+EXPIRY = "tests/pawnqueue/maintenance/test_letter_expiry.py"
+
+
+@mutant("§5 No dead letter is removed without a warning that is old enough", 1, 2, arena="letters")
+def removed_without_a_warning() -> Patches:
+    async def notices(*_: Any) -> list[LetterNotice]:
+        return [LetterNotice(at=0.0, through=LATEST_TIME)]
+
+    return [(LetterExpiry, "_notices", notices)]
+
+
+@mutant("§5 A dead letter that is being redriven is not removed", 1, 2, arena="letters")
+def removed_while_redriven() -> Patches:
+    async def lock(self: Any, some: Sequence[ListedLetter]) -> Any:
+        return {letter.id: (f"{self._topic}/leases/none.lease", "") for letter in some}
+
+    return [(LetterExpiry, "_lock", lock)]
+
+
+@mutant(
+    "§5 A dead letter that is being buried is not removed",
+    test=f"{EXPIRY}::test_a_letter_that_is_being_buried_stays",
+)
+def removed_while_buried() -> Patches:
+    async def is_buried(*_: Any, **__: Any) -> bool:
+        return True
+
+    return [(letter_expiry, "is_buried", is_buried)]
+
+
+@mutant(
+    "§5 A warning counts for the limits under which it was given",
+    test=f"{EXPIRY}::test_limits_can_be_changed_in_each_direction",
+)
+def warnings_outlive_their_limits() -> Patches:
+    original = LetterExpiry._notices
+
+    async def notices(self: Any) -> list[LetterNotice]:
+        key = layout.letter_notices(self._topic)
+        found = await self._scope.context.store.get(key, ALL)
+        if found is None:
+            return await original(self)
+        return LetterNotices.decode(found.body, key).notices
+
+    return [(LetterExpiry, "_notices", notices)]
+
+
+@mutant("§5 A warning is given before it is noted", test=f"{EXPIRY}::test_it_is_given_before_it_is_noted")
+def noted_without_a_warning() -> Patches:
+    original = LetterExpiry._warn
+
+    async def warn(self: Any, *rest: Any) -> None:
+        told: list[Any] = []
+        with mock.patch.object(type(self._scope.context.events), "tell", lambda _, event: told.append(event)):
+            await original(self, *rest)
+        for event in told:
+            self._scope.context.events.tell(event)
+
+    return [(LetterExpiry, "_warn", warn)]
+
+
+@mutant(
+    "§5 The lock of a removal names no letter: a process that finds it overdue moves nothing",
+    test=f"{EXPIRY}::test_a_removal_that_was_cut_off_redrives_nothing",
+)
+def removals_are_finished_as_redrives() -> Patches:
+    original = leases.moving
+
+    async def lock(self: Any, some: Sequence[ListedLetter]) -> Any:
+        sources = {units.redriven_id(letter.id, letter.version): letter.id for letter in some}
+
+        def moving(uuid: str, name: str, *, source: str, until: float, ttl: float) -> Lease:
+            return original(uuid, name, source=sources.get(UnitId(source), source), until=until, ttl=ttl)
+
+        with mock.patch.object(leases, "moving", moving):
+            return await lock_as_it_is(self, some)
+
+    lock_as_it_is = LetterExpiry._lock
+    return [(LetterExpiry, "_lock", lock)]
+
+
+@mutant("§5 Only the letters past a limit are removed", 1, 2, arena="letters")
+def all_that_was_warned_of_goes() -> Patches:
+    original = LetterExpiry._sweep
+
+    async def work(self: Any, oldest_first: Any, limits: Any) -> None:
+        await original(self, oldest_first, limits.model_copy(update={"max_age_seconds": 1.0}))
+
+    return [(LetterExpiry, "_sweep", work)]
 
 
 def _with(context: Context, **changed: Any) -> Any:

@@ -1,0 +1,70 @@
+"""Settings of a topic that are given as a dict, such as ``dead_letters={"max_count": 1000}``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from pydantic import ValidationError
+
+from pawnqueue.arguments import shown
+from pawnqueue.domain.record import Part
+from pawnqueue.domain.topic_limits import DeadLetterLimits
+from pawnqueue.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pawnqueue.domain.records import TopicSettings
+
+M = TypeVar("M", bound=Part)
+
+
+class DeadLetterOptions(TypedDict, total=False):
+    """Which dead letters of a topic the janitor removes. Give one of the first two, or both."""
+
+    max_age_seconds: float | None
+    """Those that have been dead letters for this long."""
+    max_count: int | None
+    """The oldest ones beyond this number."""
+    notice_seconds: float
+    """How long before that the janitor warns of it, at least (default: a day)."""
+
+
+def with_groups(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes of a topic's settings with each dict checked, and as the model that it stands for.
+
+    What says the same as before is what was there before, with the fields that this version does not know.
+    """
+    given = dict(changes)
+    if given.get("dead_letters") is not None:
+        limits = _checked(topic, "dead_letters", DeadLetterLimits, given["dead_letters"])
+        if limits.max_age_seconds is None and limits.max_count is None:
+            raise _error(
+                topic, "dead_letters", "pass max_age_seconds, max_count, or both; or None, and all of them are kept."
+            )
+        given["dead_letters"] = _unless_same(limits, before.dead_letters)
+    return given
+
+
+def _checked(topic: str, name: str, model: type[M], given: object) -> M:
+    if isinstance(given, model):
+        given = given.model_dump()
+    if not isinstance(given, Mapping):
+        raise _error(topic, name, f"pass a dict of {', '.join(model.model_fields)}, not {shown(given)}.")
+    unknown = [each for each in given if each not in model.model_fields]
+    if unknown:
+        raise _error(topic, name, f"it has no {shown(unknown[0])}, only {', '.join(model.model_fields)}.")
+    try:
+        return model.model_validate(dict(given), strict=True)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        raise _error(topic, f"{name}.{'.'.join(map(str, first['loc']))}", f"{first['msg']}.") from None
+
+
+def _unless_same(given: M, before: M | None) -> M:
+    known = type(given).model_fields
+    is_same = before is not None and all(getattr(before, name) == getattr(given, name) for name in known)
+    return before if is_same and before is not None else given
+
+
+def _error(topic: str, name: str, advice: str) -> ConfigError:
+    return ConfigError(f"Setting {name} of topic {topic!r} is wrong: {advice}", topic=topic)
