@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from airflow_provider_pawnqueue.cli.running import UsageError, command, fail, say, show
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-from airflow_provider_pawnqueue.operators.administration import NEVER, ensure_topic
+from airflow_provider_pawnqueue.operators.administration import NEVER, OFF, ensure_topic
 from pawnqueue import Claim, PawnQueueError, PublishError, RedriveProgress, Removed, Settlement, SweepReport, Topic
 
 _STDIN: Final = "-"
@@ -224,7 +224,25 @@ def _topic_options(args: Namespace) -> dict[str, Any]:
     for name in ("packs", "priorities", "delays"):
         if getattr(args, name) is not None:
             given[name] = _IS_YES[getattr(args, name)]
+    if args.dead_letters is not None:
+        given["dead_letters"] = _numbers(args.dead_letters, "--dead-letters")
     return given
+
+
+def _numbers(given: str, option: str) -> dict[str, float] | None:
+    """Return numbers by their names, from ``name=number,name=number``; None for ``off``."""
+    if given == OFF:
+        return None
+    numbers: dict[str, float] = {}
+    for each in given.split(","):
+        name, mark, number = each.partition("=")
+        try:
+            numbers[name.strip()] = int(number) if number.strip().isdigit() else float(number)
+        except ValueError:
+            mark = ""
+        if not mark:
+            raise UsageError(f"{option} {given!r}: write it as name=number,name=number, or off. Nothing was changed.")
+    return numbers
 
 
 def _deliveries(given: str) -> int | None:

@@ -103,6 +103,12 @@ _PRIORITIES = Arg(("--priorities",), help="Whether messages may be published wit
 _DELAYS = Arg(("--delays",), help="Whether messages may be published with a delay", choices=("yes", "no"))
 _PUBLISHED_DELAY = Arg(("--delay",), help="Give the messages to nobody for this many seconds", type=float)
 _PRIORITY = Arg(("--priority",), help="From -9 to 9; higher ones come first", type=int, default=0)
+_DEAD_LETTERS = Arg(
+    ("--dead-letters",),
+    metavar="LIMITS",
+    help="Which dead letters the janitor removes, after a warning: max_age_seconds=N, max_count=N, or both, with a "
+    "comma between them, and notice_seconds=N; `off` keeps all of them (the default)",
+)
 _PACK = Arg(
     ("--pack",),
     help="Whether to publish packs; auto (the default): many messages, if the topic allows packs",
@@ -180,13 +186,13 @@ _COMMANDS: Final = (
         "changing",
         "create_topic",
         "Create a topic",
-        *(_TOPIC, _NEW_MAX_DELIVERIES, _NEW_PACKS, _MAX_AGE, _PRIORITIES, _DELAYS, _IF_EXISTS),
+        *(_TOPIC, _NEW_MAX_DELIVERIES, _NEW_PACKS, _MAX_AGE, _PRIORITIES, _DELAYS, _DEAD_LETTERS, _IF_EXISTS),
     ),
     _command(
         "changing",
         "update_topic",
         "Change the settings of a topic for all its users",
-        *(_TOPIC, _MAX_DELIVERIES, _PACKS, _MAX_AGE, _PRIORITIES, _DELAYS),
+        *(_TOPIC, _MAX_DELIVERIES, _PACKS, _MAX_AGE, _PRIORITIES, _DELAYS, _DEAD_LETTERS),
     ),
     _command("changing", "pause", "Pause a topic: nobody is given its messages until it is resumed", _TOPIC),
     _command("changing", "resume", "Resume a paused topic", _TOPIC),

@@ -38,13 +38,20 @@ def counters_of(event: events.Event) -> list[tuple[str, int, dict[str, str]]]:
             counts = {"claims_lost": 1}
         case events.TakenOver():
             counts = {"claims_taken_over": 1}
-        case events.LettersRedriven():
-            counts = {"redriven": event.moved}
+        case events.LettersRedriven() | events.LettersExpiring() | events.LettersRemoved():
+            counts = _of_letters(event)
         case events.Swept():
             counts = {"sweeps": 1, "sweep_failures": event.failures}
         case _:
             pass
     return [(f"pawnqueue.{name}", count, tags) for name, count in counts.items()]
+
+
+def _of_letters(event: events.LettersRedriven | events.LettersExpiring | events.LettersRemoved) -> dict[str, int]:
+    if isinstance(event, events.LettersRedriven):
+        return {"redriven": event.moved}
+    is_warning = isinstance(event, events.LettersExpiring)
+    return {"letters_expiring" if is_warning else "letters_removed": event.count}
 
 
 @cache

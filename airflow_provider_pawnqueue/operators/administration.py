@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from airflow.providers.common.compat.sdk import Context
 
+from airflow_provider_pawnqueue.hooks import references
 from airflow_provider_pawnqueue.hooks.arguments import (
     WrongArgumentError,
     check_early,
@@ -25,6 +26,8 @@ from pawnqueue import Topic, TopicExistsError, TopicNotFoundError
 _checked_if_exists = partial(checked_word, of=("keep", "update"))
 #: The value of ``max_deliveries`` and ``max_age_seconds`` for topics that bury no message because of them.
 NEVER: Final = "never"
+#: The value of a setting with parts that is not wanted.
+OFF: Final = "off"
 
 
 def checked_deliveries(given: object, name: str = "max_deliveries") -> int | None:
@@ -37,6 +40,16 @@ def checked_age(given: object, name: str = "max_age_seconds") -> float | None:
     return None if given == NEVER else checked_seconds(given, name)
 
 
+def checked_group(given: object, name: str) -> dict[str, Any] | None:
+    """Return the parts of a setting, also where a template made a text of them; None for ``off``."""
+    if given == OFF:
+        return None
+    read = references.literal(given) if isinstance(given, str) and given.lstrip().startswith("{") else given
+    if not isinstance(read, Mapping) or not read:
+        raise WrongArgumentError(f"{name}={given!r}: pass a dict, or {OFF!r}.")
+    return {str(each): value for each, value in read.items()}
+
+
 #: The settings of a topic, and how each of them is checked.
 _SETTINGS: Final[Mapping[str, Callable[[object, str], Any]]] = {
     "max_deliveries": checked_deliveries,
@@ -44,6 +57,7 @@ _SETTINGS: Final[Mapping[str, Callable[[object, str], Any]]] = {
     "max_age_seconds": checked_age,
     "priorities": checked_flag,
     "delays": checked_flag,
+    "dead_letters": checked_group,
 }
 
 
@@ -59,6 +73,7 @@ class _TopicSettingsOperator(PawnQueueOperator):
         max_age_seconds: float | timedelta | str | None = None,
         priorities: bool | str | None = None,
         delays: bool | str | None = None,
+        dead_letters: Mapping[str, Any] | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -68,6 +83,7 @@ class _TopicSettingsOperator(PawnQueueOperator):
         self.max_age_seconds = check_early(max_age_seconds, checked_age, "max_age_seconds")
         self.priorities = check_early(priorities, checked_flag, "priorities")
         self.delays = check_early(delays, checked_flag, "delays")
+        self.dead_letters = check_early(dead_letters, checked_group, "dead_letters")
 
     def _settings(self) -> Any:  # noqa: ANN401 - arguments of a topic, by their names
         """Return those settings that are given, once templates are filled in."""
@@ -87,6 +103,8 @@ class PawnQueueCreateTopicOperator(_TopicSettingsOperator):
         it, or by ``"never"``, none.
     :param priorities: whether messages may be published with a priority; without it, no.
     :param delays: whether messages may be published with a delay; without it, no.
+    :param dead_letters: which dead letters the janitor removes, after a warning: a dict with ``max_age_seconds``,
+        ``max_count``, or both, and ``notice_seconds``; or ``"off"``. Without it, none.
     :param if_exists: what to do with a topic that exists with other settings: ``keep`` them, or ``update`` them.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
@@ -122,6 +140,8 @@ class PawnQueueUpdateTopicOperator(_TopicSettingsOperator):
         ``"never"``.
     :param priorities: whether messages may be published with a priority.
     :param delays: whether messages may be published with a delay. Consumers of earlier versions do not wait for it.
+    :param dead_letters: which dead letters the janitor removes, after a warning: a dict with ``max_age_seconds``,
+        ``max_count``, or both, and ``notice_seconds``; or ``"off"``, and all of them are kept.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 
@@ -134,7 +154,7 @@ class PawnQueueUpdateTopicOperator(_TopicSettingsOperator):
                 f"PawnQueueUpdateTopicOperator changes nothing: pass one of {', '.join(_SETTINGS)}."
             )
 
-    def execute(self, context: Context) -> dict[str, int | bool | None]:
+    def execute(self, context: Context) -> dict[str, Any]:
         """Change the settings."""
         del context
         given = self._settings()

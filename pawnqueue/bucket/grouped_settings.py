@@ -30,9 +30,9 @@ class DeadLetterOptions(TypedDict, total=False):
 
 
 def with_groups(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return changes of a topic's settings with each dict checked, and as the model that it stands for.
+    """Return changes of a topic's settings with each dict checked, and as its model.
 
-    What says the same as before is what was there before, with the fields that this version does not know.
+    A dict that says the same as the stored setting gives the stored one, with fields that this version does not know.
     """
     given = dict(changes)
     if given.get("dead_letters") is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LONGEST_DURATION, MOST_COUNT, Count, HolderText, PlainText, ReasonText, Time
@@ -25,6 +25,10 @@ class BucketRecord(Record):
     #: The store keeps what a bulk DELETE with ETags does not expect. A record without the field says no.
     conditional_deletes: bool = False
     created_at: str = ""
+
+
+#: Settings with parts. One that is not set is not shown.
+_GROUPS = frozenset({"dead_letters"})
 
 
 class TopicSettings(Part):
@@ -65,6 +69,11 @@ class TopicSettings(Part):
         default=None,
         description="Which dead letters the janitor removes, after a warning; None: all of them are kept.",
     )
+
+    @model_serializer(mode="wrap")
+    def _leave_out_groups(self, as_dict: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = as_dict(self)
+        return {name: value for name, value in fields.items() if value is not None or name not in _GROUPS}
 
 
 class TopicRecord(Record):

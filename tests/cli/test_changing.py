@@ -131,6 +131,20 @@ def test_a_dry_redrive_tells_what_a_real_one_does(run: Run, queue: SyncPawnQueue
     assert [row["id"] for row in named] == [buried[2]]
 
 
+def test_limits_of_dead_letters(run: Run, queue: SyncPawnQueue) -> None:
+    """They are given as numbers by their names, shown, and taken away by ``off``."""
+    made = run("create-topic", "orders", "--dead-letters", "max_count=5,notice_seconds=3600", "--output", "json")
+    assert made.rows[0]["dead_letters"] == {"max_age_seconds": None, "max_count": 5, "notice_seconds": 3600}
+    run("update-topic", "orders", "--dead-letters", "max_age_seconds=86400.5")
+    limits = queue.topic("orders").settings.dead_letters
+    assert limits is not None
+    assert (limits.max_age_seconds, limits.max_count) == (86_400.5, None)
+    for wrong in ("5", "max_count=five", "max_cout=5", ""):
+        assert run("update-topic", "orders", "--dead-letters", wrong).code == 1
+    assert queue.topic("orders").settings.dead_letters == limits
+    assert "dead_letters" not in run("update-topic", "orders", "--dead-letters", "off", "--output", "json").rows[0]
+
+
 def test_redrive_takes_filters(run: Run, queue: SyncPawnQueue) -> None:
     """Only letters with the reason and the age are given back, and no more of them a second than asked for."""
     queue.create_topic("orders")

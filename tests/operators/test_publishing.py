@@ -228,6 +228,18 @@ def test_delete_topic(queue: SyncPawnQueue) -> None:
     assert TOPIC not in queue.list_topics()
 
 
+def test_limits_of_dead_letters(queue: SyncPawnQueue) -> None:
+    """Operators set them, also from a template, and take them away."""
+    options: dict[str, Any] = {"task_id": "one", "topic": "kept"}
+    PawnQueueCreateTopicOperator(**options, dead_letters={"max_count": 5}).execute(NOBODY)
+    PawnQueueUpdateTopicOperator(**options, dead_letters="{'max_age_seconds': 60.0, 'max_count': 7}").execute(NOBODY)
+    limits = queue.topic("kept").settings.dead_letters
+    assert limits is not None
+    assert (limits.max_age_seconds, limits.max_count) == (60.0, 7)
+    PawnQueueUpdateTopicOperator(**options, dead_letters="off").execute(NOBODY)
+    assert queue.topic("kept").settings.dead_letters is None
+
+
 def redrive(**more: Any) -> dict[str, int]:
     """Execute the operator."""
     return PawnQueueRedriveOperator(task_id="redrive", topic=TOPIC, **more).execute(NOBODY)

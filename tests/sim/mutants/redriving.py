@@ -148,7 +148,7 @@ def deletes_any_letter() -> Patches:
 EXPIRY = "tests/pawnqueue/maintenance/test_letter_expiry.py"
 
 
-@mutant("§5 No dead letter is removed without a warning that is old enough", 1, 2, arena="letters")
+@mutant("§5 No dead letter is removed without a warning that is old enough", 0, 6, 7, arena="letters")
 def removed_without_a_warning() -> Patches:
     async def notices(*_: Any) -> list[LetterNotice]:
         return [LetterNotice(at=0.0, through=LATEST_TIME)]
@@ -156,7 +156,10 @@ def removed_without_a_warning() -> Patches:
     return [(LetterExpiry, "_notices", notices)]
 
 
-@mutant("§5 A dead letter that is being redriven is not removed", 1, 2, arena="letters")
+@mutant(
+    "§5 A dead letter that is being redriven is not removed",
+    test=f"{EXPIRY}::test_a_letter_that_is_being_redriven_stays",
+)
 def removed_while_redriven() -> Patches:
     async def lock(self: Any, some: Sequence[ListedLetter]) -> Any:
         return {letter.id: (f"{self._topic}/leases/none.lease", "") for letter in some}
@@ -226,7 +229,7 @@ def removals_are_finished_as_redrives() -> Patches:
     return [(LetterExpiry, "_lock", lock)]
 
 
-@mutant("§5 Only the letters past a limit are removed", 1, 2, arena="letters")
+@mutant("§5 Only the letters past a limit are removed", test=f"{EXPIRY}::test_the_old_go_after_a_warning")
 def all_that_was_warned_of_goes() -> Patches:
     original = LetterExpiry._sweep
 
