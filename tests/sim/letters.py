@@ -87,7 +87,7 @@ async def _letters(world: World) -> list[str]:
             start(stage, name, watch.heard(actor))
     for at in (chance.uniform(0, 200), chance.uniform(0, 200)):
         if chance.random() < 0.5:
-            world.loop.at(at, watch.limit, chance.choice(LIMITS))
+            world.loop.at(at, watch.change_limit, chance.choice(LIMITS))
     await world.until_idle(at_most=600.0)
     await quiet(stage)
     watch.limit(None)
@@ -165,6 +165,11 @@ class LetterWatch:
         self.stage.truth.most = self.max_deliveries
         if limits is not None:
             self.limits.append(limits)
+
+    def change_limit(self, limits: DeadLetterLimits | None) -> None:
+        """Set the topic's limits, unless the schedule has come to its end."""
+        if not self.stage.world.is_calm:
+            self.limit(limits)
 
     def heard(self, actor: Actor) -> Actor:
         """Return the actor such that its warnings are heard."""
