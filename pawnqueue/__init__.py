@@ -24,6 +24,7 @@ from pawnqueue.errors import (
     PawnQueueError,
     PublishError,
     QueueClosedError,
+    QueueDrainedError,
     QueueFullError,
     RetryBudgetExceededError,
     StagedGoneError,
@@ -33,6 +34,10 @@ from pawnqueue.errors import (
     TopicNotFoundError,
     WriteBusyError,
 )
+from pawnqueue.listening.handlers import HandedMessage
+from pawnqueue.listening.outcomes import BuryMessage, RequeueMessage
+from pawnqueue.listening.report import Drained, Listened
+from pawnqueue.listening.retry import Retry
 from pawnqueue.maintenance import OpenClaim, SweepReport
 from pawnqueue.maintenance.redrive import RedriveProgress, RedriveResult
 from pawnqueue.maintenance.removal import Removed
@@ -55,6 +60,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Backlog",
+    "BuryMessage",
     "Claim",
     "ClaimBusyError",
     "ClaimReference",
@@ -63,6 +69,8 @@ __all__ = [
     "DeadLetter",
     "DeadLetterLimits",
     "DeadLetterPage",
+    "Drained",
+    "HandedMessage",
     "Health",
     "InvalidArgumentError",
     "InvalidPayloadError",
@@ -70,6 +78,7 @@ __all__ = [
     "KeepAlive",
     "LastClaim",
     "LeaseLostError",
+    "Listened",
     "Location",
     "MemoryStore",
     "Message",
@@ -83,11 +92,14 @@ __all__ = [
     "ProbeResult",
     "PublishError",
     "QueueClosedError",
+    "QueueDrainedError",
     "QueueFullError",
     "RedriveProgress",
     "RedriveResult",
     "Registration",
     "Removed",
+    "RequeueMessage",
+    "Retry",
     "RetryBudgetExceededError",
     "Settings",
     "Settlement",

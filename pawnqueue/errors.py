@@ -326,3 +326,12 @@ class QueueClosedError(PawnQueueError):
     :done: nothing.
     :remedy: open another one.
     """
+
+
+class QueueDrainedError(PawnQueueError):
+    """The queue is being drained, or was drained: it claims nothing more. Open another queue to go on.
+
+    :when: ``claim``, ``attach`` and ``listen``, after ``drain`` has begun. A claim that waits ends with it at once.
+    :done: nothing. Publishing, renewing and settling go on until the queue is closed.
+    :remedy: let the process end, or open another queue.
+    """

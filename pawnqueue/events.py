@@ -16,7 +16,9 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, dataclass_transfo
 
 from pawnqueue.errors import InvalidArgumentError
 
-Subject: TypeAlias = Literal["queue", "topics", "publish", "claims", "dead_letters", "janitor", "store", "registry"]
+Subject: TypeAlias = Literal[
+    "queue", "topics", "publish", "claims", "listening", "dead_letters", "janitor", "store", "registry"
+]
 E = TypeVar("E")
 
 #: How many ids a sentence names.
@@ -156,6 +158,73 @@ class QueueClosed(Event):
         rest = "" if self.complete else "; all others come again when their claims' time is over"
         were = "was" if self.messages == 1 else "were"
         return _WORDS.format(f"Closed with {{claims:open claim}}: {{messages:message}} {were} {how}{rest}.", self)
+
+
+@_event
+class QueueDrained(Event):
+    """A queue was drained: its workers have ended, and what they had not finished was given back."""
+
+    level = logging.INFO
+    template = "Drained the queue: {_given_back} given back{_left}."
+
+    given_back: tuple[str, ...]
+    """The ids of the messages that were given back."""
+    left: tuple[str, ...]
+    """The claims that still hold messages, by their ids and generations."""
+
+    @property
+    def _given_back(self) -> str:
+        return _WORDS.format("{given_back:message} were", self) if self.given_back else "nothing had to be"
+
+    @property
+    def _left(self) -> str:
+        shown = ", ".join(self.left[:MAX_LOGGED_IDS])
+        return f"; {len(self.left)} claims still hold messages ({shown}), until their time is over" if self.left else ""
+
+
+@_event
+class HandlerFailed(_OfTopic):
+    """The handler of a worker raised an exception. Its message comes again, or becomes a dead letter."""
+
+    subject = "listening"
+    level = logging.WARNING
+    template = (
+        "The handler failed on message {message} of topic {topic!r}, delivery {deliveries}, with {error}. The message "
+        "comes again in {delay:.3g} seconds, unless it has no deliveries left."
+    )
+
+    message: str
+    """The message's id."""
+    error: str
+    """The type of the exception. Its text is in the log, and in the dead letter if there will be one."""
+    deliveries: int
+    """How often the message was delivered by now."""
+    delay: float
+    """After how many seconds it comes again."""
+
+
+@_event
+class StoreAway(Event):
+    """The store does not answer a worker (``listen``), which waits for it."""
+
+    subject = "listening"
+    level = logging.WARNING
+    template = "The worker cannot reach the store, and goes on when it can: {why}"
+
+    why: str
+    """What went wrong first."""
+
+
+@_event
+class StoreBack(Event):
+    """The store answers a worker again."""
+
+    subject = "listening"
+    level = logging.INFO
+    template = "The worker reaches the store again, after {seconds:.1f} seconds."
+
+    seconds: float
+    """How long it did not."""
 
 
 @_event
@@ -491,11 +560,14 @@ class Events:
         self._listener: Callable[[Event], object] | None = listener
         self._has_failed = False
 
-    def tell(self, event: Event) -> None:
-        """Log the event, and pass it on. What the listener raises is logged, and changes nothing."""
+    def tell(self, event: Event, cause: BaseException | None = None) -> None:
+        """Log the event, and pass it on. What the listener raises is logged, and changes nothing.
+
+        :param cause: an exception of the user's own code, whose traceback the log shows.
+        """
         logger = logger_of(event.subject)
         if logger.isEnabledFor(event.level):
-            logger.log(event.level, "%s", event.sentence())
+            logger.log(event.level, "%s", event.sentence(), exc_info=cause)
         if self._listener is None:
             return
         try:

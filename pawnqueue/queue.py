@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Iterable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
 from os import PathLike
@@ -32,6 +33,7 @@ from pawnqueue.arguments import (
     checked_pack,
     checked_seconds,
     checked_topics,
+    checked_ttl,
     chosen,
 )
 from pawnqueue.bucket.opening import ForAsyncWith, Opening, Sections, open_bucket
@@ -46,7 +48,14 @@ from pawnqueue.claims.waiting import Place, until_free, until_there
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.claim_terms import ClaimTerms
-from pawnqueue.errors import StoreError, TopicNotFoundError
+from pawnqueue.domain.object_sizes import MAX_CLAIM_PACKED_MESSAGES
+from pawnqueue.errors import QueueClosedError, StoreError, TopicNotFoundError
+from pawnqueue.listening.draining import AT_ONCE_SECONDS, DRAIN_SECONDS, Drain, end_workers
+from pawnqueue.listening.handlers import Handler, checked_handler
+from pawnqueue.listening.report import Drained, Listened
+from pawnqueue.listening.retry import Retry
+from pawnqueue.listening.signals import on_signals
+from pawnqueue.listening.worker import Deadlines, Worker
 from pawnqueue.maintenance import AskOwner, SweepReport, ask_by_record, finish, removal, sweep
 from pawnqueue.maintenance.redrive import OnProgress, RedriveResult, RedriveTerms, redrive
 from pawnqueue.maintenance.removal import Removed
@@ -92,6 +101,10 @@ if TYPE_CHECKING:
     from pawnqueue.stores.credentials import Session
     from pawnqueue.stores.port import Store
 
+#: The part of the time for closing a queue that its workers have.
+WORKERS_SHARE = 0.5
+#: How many messages a claim of a listener has at most, where its caller names no number.
+MAX_LISTENED_MESSAGES = 1000
 #: The least time that ``aclose`` gives background work to end, however long the claims have taken.
 MIN_BACKGROUND_END_SECONDS = 0.5
 
@@ -111,6 +124,9 @@ class PawnQueue(ForAsyncWith):
         self._ended_commits: set[str] = set()
         self._claims = Claims(context, self._known_topics.recent)
         self._keepers: list[KeepAlive] = []
+        self._drain = Drain(context, self._claims)
+        self._signals = 0
+        self._draining: list[asyncio.Task[Drained]] = []
 
     @staticmethod
     def open(
@@ -153,6 +169,11 @@ class PawnQueue(ForAsyncWith):
     def closed(self) -> bool:
         """Whether it was closed."""
         return self._life.is_over
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it claims nothing more, as :meth:`drain` or the closing of it has begun."""
+        return self._life.is_draining
 
     @property
     def strategy(self) -> str:
@@ -492,7 +513,9 @@ class PawnQueue(ForAsyncWith):
         :returns: a claim, which iterates over its messages and is false if there are none.
         :raises ClaimBusyError: another session holds this claim id. It names the owner, until when, and when to try
             again.
+        :raises QueueDrainedError: :meth:`drain` has begun, before or while it waits.
         """
+        self._life.check_claiming()
         names = checked_topics(topic, "claim")
         check_one_topic(names, claim_id)
         given = ClaimTerms(
@@ -516,7 +539,7 @@ class PawnQueue(ForAsyncWith):
             places,
             wait=terms.times.wait,
             is_settled=terms.is_settled,
-            check_open=self._life.check_open,
+            check_open=self._life.check_claiming,
         )
 
     def _place(self, topic: str, record: TopicRecord, terms: CheckedTerms, *, one_of: int) -> Place:
@@ -554,7 +577,9 @@ class PawnQueue(ForAsyncWith):
             settled, renewed and left. It costs two requests, whatever its size.
         :raises ClaimBusyError: another session holds it. It names the owner, until when, and when to try again.
         :raises LeaseLostError: it has no record any more, or was taken over.
+        :raises QueueDrainedError: :meth:`drain` has begun.
         """
+        self._life.check_claiming()
         given = ClaimReference.of(reference)
         times = Holding.checked(
             self._context.settings, given.topic, "attach", ttl=ttl, session_ttl=session_ttl, wait=wait
@@ -572,7 +597,7 @@ class PawnQueue(ForAsyncWith):
                 own_ttl=ttl is not None,
             ),
             wait=times.wait,
-            check_open=self._life.check_open,
+            check_open=self._life.check_claiming,
         )
 
     async def held(self, reference: Reference) -> Claim | None:
@@ -780,6 +805,130 @@ class PawnQueue(ForAsyncWith):
         decision = NotDone.checked(topic, "release", requeue=True, reason=reason).decided(0.0)
         return await self._claims.release(await self._topic(topic, "release"), named, owners, decision)
 
+    # --- listening ---
+
+    async def listen(  # noqa: PLR0913 - all but the first three have a default
+        self,
+        topics: TopicNames,
+        handler: Handler,
+        *,
+        consumer: str,
+        concurrency: int = 10,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        ttl: float | None = None,
+        retry: Retry | float | None = None,
+        handle_signals: bool = True,
+        drain_timeout: float = DRAIN_SECONDS,
+    ) -> Listened:
+        """Work on messages until the queue is drained: claim them, call the handler with each, and settle them.
+
+        A message is acked when its handler has returned. If the handler raises an exception, the message comes again
+        later, and becomes a dead letter after the topic's ``max_deliveries``, with the exception's type and text. A
+        handler may raise :class:`RequeueMessage` to choose the delay, or :class:`BuryMessage` to have a dead letter at
+        once. If a claim is lost, its handlers are cancelled; one of a :class:`SyncPawnQueue` sees ``message.lost``.
+
+        All claims are renewed while it works. If the store does not answer, it waits, and goes on when it does. It ends
+        after :meth:`drain`, after :meth:`aclose`, and after SIGTERM or SIGINT, which drain the queue: handlers finish,
+        and what they have not begun or finished is given back. A second signal ends it at once.
+
+        :param topics: one topic, or several, which take turns.
+        :param handler: an async function of one :class:`Message`; for a :class:`SyncPawnQueue` a plain function of one
+            :class:`HandedMessage`, which runs in threads.
+        :param consumer: the consumer's name.
+        :param concurrency: how many handlers run at the same time.
+        :param max_messages: how many messages a claim has at most. Without it, claims are as large as keeps the
+            handlers busy, up to 1,000. It never holds more than two rounds of work in advance.
+        :param max_bytes: as :meth:`claim` takes it.
+        :param ttl: as :meth:`claim` takes it: how long the messages of a process that dies wait for another one.
+        :param retry: how long a message waits after a failure: a :class:`Retry`, or a number of seconds.
+        :param handle_signals: drain the queue at SIGTERM and SIGINT, if this is called in the main thread. The
+            program's own handlers for them are restored at the end.
+        :param drain_timeout: how long a drain may take after a signal, or after an error that ends this.
+        :returns: how many messages were done, and which were given back.
+        :raises InvalidArgumentError: an argument is wrong: the handler is not what this queue calls, for example.
+        :raises TopicNotFoundError: a topic does not exist.
+        :raises QueueDrainedError: the queue was drained before.
+        """
+        self._life.check_claiming()
+        names = checked_topics(topics, "listen")
+        handle = checked_handler(handler)
+        layout.checked_holder(consumer, "consumer")
+        at_once = checked_count(concurrency, "concurrency", "listen")
+        most = MAX_LISTENED_MESSAGES
+        if max_messages is not None:
+            most = min(checked_count(max_messages, "max_messages", "listen"), MAX_CLAIM_PACKED_MESSAGES)
+        if max_bytes is not None:
+            checked_count(max_bytes, "max_bytes", "listen")
+        lasts = checked_ttl(self._context.settings, ttl)
+        policy = Retry.of(retry)
+        checked_flag(handle_signals, "handle_signals", "listen")
+        seconds = checked_seconds(drain_timeout, "drain_timeout", "", "listen")
+
+        def take(count: int, wait: float) -> Awaitable[Claim]:
+            return self.claim(names, consumer, max_messages=count, max_bytes=max_bytes, ttl=lasts, wait=wait)
+
+        with suppress(StoreError):  # an outage at the beginning is waited for as any other
+            for name in names:
+                await self._topic(name, "listen")
+        worker = Worker(
+            self._context,
+            self._claims,
+            take=take,
+            probe=lambda: self._context.with_budget().registers.look(layout.topic_marker(names[0])),
+            keep=lambda claim, on_lost: self.keep_alive(claim, on_lost=on_lost),
+            handle=handle,
+            concurrency=at_once,
+            most=most,
+            retry=policy,
+        )
+        loop = asyncio.get_running_loop()
+
+        def heard() -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._hear_signal, seconds)
+
+        self._drain.workers.append(worker)
+        try:
+            with on_signals(self, heard) if handle_signals else nullcontext():
+                return await worker.run(seconds)
+        finally:
+            self._drain.workers.remove(worker)
+
+    async def drain(self, timeout: float = DRAIN_SECONDS) -> Drained:  # noqa: ASYNC109 - the rest is given back then
+        """Let the work of this queue come to its end: for a process that is to stop. No message is lost, or held on to.
+
+        From now on the queue claims nothing: ``claim``, ``attach`` and ``listen`` raise :class:`QueueDrainedError`, and
+        so do claims that wait. Publishing, renewing and settling go on. Handlers of :meth:`listen` finish, and other
+        claims are settled by their consumers. What is left after three quarters of the time is given back: handlers
+        that still run are cancelled before.
+
+        A drained queue claims nothing for ever: close it, and open another one to go on.
+
+        :param timeout: how many seconds it may take, whatever the store does.
+        :returns: which messages were given back, and which claims could not be.
+        """
+        self._life.check_open()
+        seconds = checked_seconds(timeout, "timeout", "", "drain")
+        self._life.drain()
+        return await self._drain_until(Deadlines.within(self._context.clock.elapsed(), seconds))
+
+    def _hear_signal(self, seconds: float) -> None:
+        """Drain the queue at a first signal; at a second one end it at once."""
+        self._signals += 1
+        if self._life.is_over or self._signals > 2:  # noqa: PLR2004 - the second one has done all that can be done
+            return
+        now = self._context.clock.elapsed()
+        deadlines = Deadlines.within(now, seconds) if self._signals == 1 else Deadlines(now, now + AT_ONCE_SECONDS)
+        self._life.drain()
+        self._drain.stop(deadlines)
+        draining = asyncio.ensure_future(self._drain_until(deadlines))
+        self._draining.append(draining)
+        draining.add_done_callback(self._draining.remove)
+
+    async def _drain_until(self, deadlines: Deadlines) -> Drained:
+        return await self._drain.run(deadlines, keep=self._context.settings.claims.keep_when_closed)
+
     # --- dead letters ---
 
     async def dead_letters(
@@ -969,6 +1118,8 @@ class PawnQueue(ForAsyncWith):
     async def aclose(self, *, keep_claims: bool | None = None, timeout: float = CLOSE_SECONDS) -> None:  # noqa: ASYNC109 - what it cuts off is logged
         """Close the queue: give back its open claims, end its background work and its connections.
 
+        If it listens, its handlers finish first, for at most half of the time. After :meth:`drain` nothing is left.
+
         It may be called twice.
 
         :param keep_claims: keep the messages of open claims for the next claim by the same id, which need not wait.
@@ -987,14 +1138,20 @@ class PawnQueue(ForAsyncWith):
         clock = self._context.clock
         began = clock.elapsed()
         try:
-            if not await cancel_after(self._give_back(keep=keep), clock, seconds):
+            if not await cancel_after(self._give_back(seconds, keep=keep), clock, seconds):
                 self._claims.abandon(seconds, keep=keep)
         finally:
             left = max(seconds - (clock.elapsed() - began), MIN_BACKGROUND_END_SECONDS)
             await cancel_after(self._end_background(), clock, left)
             await self._context.store.aclose()
 
-    async def _give_back(self, *, keep: bool) -> None:
+    async def _give_back(self, seconds: float, *, keep: bool) -> None:
+        if self._drain.workers:
+            self._claims.stop_claiming(QueueClosedError)
+            within = Deadlines.within(self._context.clock.elapsed(), seconds * WORKERS_SHARE)
+            await end_workers(self._drain.workers, within, self._context)
+        for draining in list(self._draining):
+            draining.cancel()
         # Background renewals end first: they report that their claims are given back.
         await all_of(*(keeper.end("its queue was closed") for keeper in self._keepers))
         await self._claims.close(keep=keep)

@@ -10,16 +10,18 @@ import asyncio
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, Unpack
 
-from pawnqueue.arguments import checked_callback, checked_flag, checked_pack
+from pawnqueue.arguments import checked_callback, checked_count, checked_flag, checked_pack, checked_seconds
 from pawnqueue.claims import Claim, Message
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.domain import layout
 from pawnqueue.errors import PawnQueueError, QueueClosedError
+from pawnqueue.listening.handlers import HandlerThreads, checked_sync_handler
+from pawnqueue.listening.signals import on_signals
 from pawnqueue.publish.new_messages import checked_messages
 from pawnqueue.publish.schedule import checked_schedule
 from pawnqueue.queue import PawnQueue
@@ -29,10 +31,12 @@ from pawnqueue.sync_callbacks import SyncKeepAlive, guarded
 from pawnqueue.sync_calls import SyncCalls
 
 if TYPE_CHECKING:
-    from pawnqueue.arguments import OnLost, Payloads
+    from pawnqueue.arguments import OnLost, Payloads, TopicNames
     from pawnqueue.bucket.opening import Sections
     from pawnqueue.claims import KeepAlive
     from pawnqueue.events import Listener
+    from pawnqueue.listening.handlers import SyncHandler
+    from pawnqueue.listening.report import Listened
     from pawnqueue.publish.packing import PackChoice
     from pawnqueue.runtime.clock import Clock
     from pawnqueue.settings import Settings
@@ -84,6 +88,11 @@ class SyncPawnQueue(SyncCalls):
     def closed(self) -> bool:
         """Whether it was closed."""
         return self._closed
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether it claims nothing more, as :meth:`drain` or the closing of it has begun."""
+        return self._closed or self._queue.is_draining
 
     @property
     def strategy(self) -> str:
@@ -206,6 +215,37 @@ class SyncPawnQueue(SyncCalls):
             if loop.pid == os.getpid():
                 with suppress(QueueClosedError):  # closed inside the block: it has ended with the queue
                     loop.run(keeper.__aexit__(None, None, None))
+
+    def _listened(
+        self,
+        topics: TopicNames,
+        handler: SyncHandler,
+        *,
+        concurrency: int,
+        handle_signals: bool,
+        drain_timeout: float,
+        **more: Any,
+    ) -> Listened:
+        # The queue's own loop is not in the main thread, so signals are heard here.
+        called, most = checked_sync_handler(handler), checked_count(concurrency, "concurrency", "listen")
+        hears = checked_flag(handle_signals, "handle_signals", "listen")
+        seconds = checked_seconds(drain_timeout, "drain_timeout", "", "listen")
+        queue, loop = self._opened(), self._loop
+        threads = HandlerThreads(called, most)
+
+        def listen(queue: PawnQueue) -> Awaitable[Listened]:
+            return queue.listen(
+                topics, threads.handle, concurrency=most, handle_signals=False, drain_timeout=seconds, **more
+            )
+
+        def heard() -> None:
+            loop.call_soon(queue._hear_signal, seconds)  # noqa: SLF001 - its twin
+
+        try:
+            with on_signals(queue, heard) if hears else nullcontext():
+                return self.run(listen)
+        finally:
+            threads.end()
 
     def __repr__(self) -> str:
         return repr(self._queue).replace(PawnQueue.__name__, type(self).__name__, 1)

@@ -21,6 +21,10 @@ from pawnqueue.bucket.registry import Registration
 from pawnqueue.bucket.topics import Topic, TopicOptions
 from pawnqueue.claims import Claim, ClaimReference, Message, Settlement
 from pawnqueue.claims.claim_reads import LastClaim
+from pawnqueue.listening.draining import DRAIN_SECONDS
+from pawnqueue.listening.handlers import SyncHandler
+from pawnqueue.listening.report import Drained, Listened
+from pawnqueue.listening.retry import Retry
 from pawnqueue.maintenance import AskOwner, SweepReport
 from pawnqueue.maintenance.redrive import OnProgress, RedriveResult
 from pawnqueue.maintenance.removal import Removed
@@ -72,6 +76,19 @@ class SyncCalls(ABC):
         self, claim: Claim, *, on_lost: OnLost | None, ttl: float | None, interval: float | None
     ) -> AbstractContextManager[SyncKeepAlive]:
         """Renew a claim in the background."""
+
+    @abstractmethod
+    def _listened(  # as listen
+        self,
+        topics: TopicNames,
+        handler: SyncHandler,
+        *,
+        concurrency: int,
+        handle_signals: bool,
+        drain_timeout: float,
+        **more: Any,
+    ) -> Listened:
+        """Have threads call a handler."""
 
     def probe(self) -> ProbeResult:
         """Test again what the store can do. This changes nothing: :attr:`strategy` stays what was agreed on."""
@@ -336,6 +353,7 @@ class SyncCalls(ABC):
         :returns: a claim, which iterates over its messages and is false if there are none.
         :raises ClaimBusyError: another session holds this claim id. It names the owner, until when, and when to try
             again.
+        :raises QueueDrainedError: :meth:`drain` has begun, before or while it waits.
         """
         topic = self._as_list(topic)
         return self.run(
@@ -373,6 +391,7 @@ class SyncCalls(ABC):
             settled, renewed and left. It costs two requests, whatever its size.
         :raises ClaimBusyError: another session holds it. It names the owner, until when, and when to try again.
         :raises LeaseLostError: it has no record any more, or was taken over.
+        :raises QueueDrainedError: :meth:`drain` has begun.
         """
         return self.run(
             lambda queue: queue.attach(reference, ttl=ttl, session_ttl=session_ttl, wait=wait, payloads=payloads)
@@ -561,6 +580,78 @@ class SyncCalls(ABC):
         """
         owner = self._as_list(owner)
         return self.run(lambda queue: queue.release(topic, claim_id, owner, reason=reason))
+
+    def listen(
+        self,
+        topics: TopicNames,
+        handler: SyncHandler,
+        *,
+        consumer: str,
+        concurrency: int = 10,
+        max_messages: int | None = None,
+        max_bytes: int | None = None,
+        ttl: float | None = None,
+        retry: Retry | float | None = None,
+        handle_signals: bool = True,
+        drain_timeout: float = DRAIN_SECONDS,
+    ) -> Listened:
+        """Work on messages until the queue is drained: claim them, call the handler with each, and settle them.
+
+        A message is acked when its handler has returned. If the handler raises an exception, the message comes again
+        later, and becomes a dead letter after the topic's ``max_deliveries``, with the exception's type and text. A
+        handler may raise :class:`RequeueMessage` to choose the delay, or :class:`BuryMessage` to have a dead letter at
+        once. If a claim is lost, its handlers are cancelled; one of a :class:`SyncPawnQueue` sees ``message.lost``.
+
+        All claims are renewed while it works. If the store does not answer, it waits, and goes on when it does. It ends
+        after :meth:`drain`, after :meth:`aclose`, and after SIGTERM or SIGINT, which drain the queue: handlers finish,
+        and what they have not begun or finished is given back. A second signal ends it at once.
+
+        :param topics: one topic, or several, which take turns.
+        :param handler: an async function of one :class:`Message`; for a :class:`SyncPawnQueue` a plain function of one
+            :class:`HandedMessage`, which runs in threads.
+        :param consumer: the consumer's name.
+        :param concurrency: how many handlers run at the same time.
+        :param max_messages: how many messages a claim has at most. Without it, claims are as large as keeps the
+            handlers busy, up to 1,000. It never holds more than two rounds of work in advance.
+        :param max_bytes: as :meth:`claim` takes it.
+        :param ttl: as :meth:`claim` takes it: how long the messages of a process that dies wait for another one.
+        :param retry: how long a message waits after a failure: a :class:`Retry`, or a number of seconds.
+        :param handle_signals: drain the queue at SIGTERM and SIGINT, if this is called in the main thread. The
+            program's own handlers for them are restored at the end.
+        :param drain_timeout: how long a drain may take after a signal, or after an error that ends this.
+        :returns: how many messages were done, and which were given back.
+        :raises InvalidArgumentError: an argument is wrong: the handler is not what this queue calls, for example.
+        :raises TopicNotFoundError: a topic does not exist.
+        :raises QueueDrainedError: the queue was drained before.
+        """
+        topics = self._as_list(topics)
+        return self._listened(
+            topics,
+            handler,
+            consumer=consumer,
+            concurrency=concurrency,
+            max_messages=max_messages,
+            max_bytes=max_bytes,
+            ttl=ttl,
+            retry=retry,
+            handle_signals=handle_signals,
+            drain_timeout=drain_timeout,
+        )
+
+    def drain(self, timeout: float = DRAIN_SECONDS) -> Drained:
+        """Let the work of this queue come to its end: for a process that is to stop. No message is lost, or held on to.
+
+        From now on the queue claims nothing: ``claim``, ``attach`` and ``listen`` raise :class:`QueueDrainedError`, and
+        so do claims that wait. Publishing, renewing and settling go on. Handlers of :meth:`listen` finish, and other
+        claims are settled by their consumers. What is left after three quarters of the time is given back: handlers
+        that still run are cancelled before.
+
+        A drained queue claims nothing for ever: close it, and open another one to go on.
+
+        :param timeout: how many seconds it may take, whatever the store does.
+        :returns: which messages were given back, and which claims could not be.
+        """
+        return self.run(lambda queue: queue.drain(timeout))
 
     def dead_letters(
         self,

@@ -15,7 +15,7 @@ PACKAGE: Final = Path(__file__).parent.parent / "pawnqueue"
 SOURCE: Final = PACKAGE / "queue.py"
 TARGET: Final = PACKAGE / "sync_calls.py"
 #: What ``SyncPawnQueue`` has in a way of its own.
-BY_HAND: Final = {"open", "closed", "strategy", "settings", "aclose"}
+BY_HAND: Final = {"open", "closed", "strategy", "settings", "aclose", "is_draining"}
 #: An argument of one of these types may be a slow iterable, or one that belongs to its caller's thread.
 ITERABLES: Final = {"Iterable", "Chosen", "Payloads", "TopicNames"}
 HEAD: Final = '''\
@@ -27,6 +27,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
+from pawnqueue.listening.handlers import SyncHandler
 from pawnqueue.queue import PawnQueue
 from pawnqueue.sync_callbacks import SyncKeepAlive
 {imports}
@@ -64,6 +65,19 @@ class SyncCalls(ABC):
         self, claim: Claim, *, on_lost: OnLost | None, ttl: float | None, interval: float | None
     ) -> AbstractContextManager[SyncKeepAlive]:
         """Renew a claim in the background."""
+
+    @abstractmethod
+    def _listened(  # as listen
+        self,
+        topics: TopicNames,
+        handler: SyncHandler,
+        *,
+        concurrency: int,
+        handle_signals: bool,
+        drain_timeout: float,
+        **more: Any,
+    ) -> Listened:
+        """Have threads call a handler."""
 '''
 
 
@@ -94,9 +108,12 @@ def _twin(call: ast.FunctionDef | ast.AsyncFunctionDef, source: str) -> str:
         lines = [f"payloads = self._copied(topic, payloads, headers, {', '.join(f'{each}={each}' for each in own)})"]
     elif call.name == "keep_alive":
         returned, last = "AbstractContextManager[SyncKeepAlive]", f"return self._kept_alive({', '.join(given)})"
+    elif call.name == "listen":
+        last = f"return self._listened({', '.join(given)})"
     doc = ast.get_source_segment(source, call.body[0])
     body = "".join(f"        {line}\n" for line in [*lines, last])
-    return f"\n    def {call.name}({ast.unparse(arguments)}) -> {returned}:\n        {doc}\n{body}"
+    typed = ast.unparse(arguments).replace("handler: Handler", "handler: SyncHandler")
+    return f"\n    def {call.name}({typed}) -> {returned}:\n        {doc}\n{body}"
 
 
 def _types(argument: ast.arg) -> set[str]:

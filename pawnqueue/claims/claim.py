@@ -239,6 +239,12 @@ class Claim(ABC):
         """
         return [message for message in self._readable if self._record.decision_of(message.unit) is None]
 
+    def unsettled_with_units(self) -> dict[str, str]:
+        """Return the ids of its messages of which nothing is decided yet, by their names in the claim."""
+        if self._unread:
+            return {unit: self._id_of(unit) for unit in self._unread if self._record.decision_of(unit) is None}
+        return {message.unit: message.id for message in self.unsettled}
+
     @property
     def unsettled_ids(self) -> list[str]:
         """The ids of its messages of which nothing is decided yet, in order; without payloads as in :attr:`ids`."""

@@ -87,6 +87,17 @@ class KeepAlive:
         finally:
             await self._cut(self._task, self._renewal)
 
+    def stop_between_renewals(self) -> bool:
+        """Stop renewing without waiting, if no renewal is under way; return whether it has stopped."""
+        if self._renewal is not None or self._telling is not None:
+            return False
+        self._is_left = True
+        if self in self._kept:
+            self._kept.remove(self)
+        if self._task is not None:
+            self._task.cancel()
+        return True
+
     async def _run(self) -> None:
         pause = self._interval
         while not self._is_over():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,10 +25,10 @@ from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.settlement import SettledMembers, Settlement
 from pawnqueue.domain.times import iso
-from pawnqueue.errors import QueueClosedError
+from pawnqueue.errors import QueueClosedError, QueueDrainedError
 from pawnqueue.events import Claimed, GivenBack, QueueClosed, logger_of
 from pawnqueue.runtime.cancellation import LAST_ANSWER_SECONDS, shield_and_wait
-from pawnqueue.runtime.concurrency import for_each
+from pawnqueue.runtime.concurrency import for_each, wait_at_most
 
 if TYPE_CHECKING:
     from pawnqueue.claims.claim import ClaimReference, Meant
@@ -41,6 +41,9 @@ logger = logger_of("claims")
 
 #: How many claims a log line names.
 MAX_CLAIMS_SHOWN = 20
+#: How often a drain looks whether claims are still held, where nothing that is settled here wakes it.
+MIN_LOOK_SECONDS = 0.05
+MAX_LOOK_SECONDS = 1.0
 
 
 class Claims:
@@ -53,8 +56,11 @@ class Claims:
         self._given_out: list[HeldClaim] = []
         self._closing = _Closing([])
         self._under_way: set[asyncio.Task[HeldClaim]] = set()
+        self._cut_off: set[asyncio.Task[HeldClaim]] = set()
         self._effect_retries = EffectRetries(context, self.look_anew)
         self._looks = 0  # of claims of several topics
+        self._refusal: type[QueueClosedError | QueueDrainedError] | None = None  # what new claims end with
+        self._has_settled = asyncio.Event()
 
     async def claim(self, asked: ClaimRequest) -> HeldClaim:
         """Claim what is asked for in a new session, or find again what was claimed under the id."""
@@ -154,10 +160,12 @@ class Claims:
         operation: str,
         *,
         rest: Decision | None = None,
+        tells_unknown: bool = True,
     ) -> Settlement:
         """Settle messages, each by its id or for itself, all at once, and tell what became of each.
 
         :param rest: what is decided of all other messages of the claim; without it, nothing.
+        :param tells_unknown: log it if the outcome of some is not known.
         :raises LeaseLostError: others have some of them.
         :raises InvalidArgumentError: the claim does not have one of them.
         """
@@ -183,9 +191,11 @@ class Claims:
             result = await settling.settle(self._context, claim, wanted) if wanted else SettledMembers()
         finally:
             self._effect_retries.go_on_with(claim)  # also where the caller was cancelled after its decision
+            self._has_settled.set()
         if result.gave_back or claim.record.leaves_rest:
             self.look_anew(claim.topic)
-        return answered(self._context, claim, settling.settlement_of(claim, result, uuids), operation)
+        done = settling.settlement_of(claim, result, uuids)
+        return answered(self._context, claim, done, operation, tells_unknown=tells_unknown)
 
     async def settle_overwritten(self, claim: HeldClaim) -> list[str]:
         """Settle messages that were overwritten or removed since they were claimed, and return the ids of their units.
@@ -222,20 +232,93 @@ class Claims:
 
     async def _in_hand(self, work: Coroutine[Any, Any, HeldClaim]) -> HeldClaim:
         """Run the work that returns a claim. Closing the queue cancels it, and gives back what it has won."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.ensure_future(self._remembered(work))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
         try:
             claim = await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled():
-                raise QueueClosedError from None
+                raise (self._refusal or QueueClosedError) from None
             task.cancel()
             await asyncio.wait((task,))
             if not task.cancelled() and task.exception() is None and task.result():
                 await shield_and_wait(self._return(task.result()), self._context.clock)  # it had just been won
             raise
+        if self._refusal is not None:
+            # ⚑ Nobody is given a message after a drain has begun.
+            await shield_and_wait(self._return(claim), self._context.clock)
+            raise self._refusal
         return self._give_out(claim)
+
+    async def _remembered(self, work: Coroutine[Any, Any, HeldClaim]) -> HeldClaim:
+        """Return the claim that the work makes. From that step on a drain, or the closing of the queue, has it."""
+        claim = await work
+        now = self._context.clock.elapsed()
+        self._given_out = [given for given in self._given_out if given.is_held(now) or given.is_unfinished()]
+        if claim:
+            self._given_out.append(claim)
+        return claim
+
+    # --- draining ---
+
+    def stop_claiming(self, refusal: type[QueueClosedError | QueueDrainedError]) -> None:
+        """End claims that wait or are being made: what they have won is given back, and nothing is given out.
+
+        :param refusal: what they end with.
+        """
+        self._refusal = refusal
+        for state in self._topics.values():
+            state.idle_pauses.look_again()
+        self._end_those_under_way()
+
+    def _end_those_under_way(self) -> None:
+        """Cancel the work on claims that are being made, once: a second time would cut off what gives back."""
+        for task in list(self._under_way):
+            if task not in self._cut_off:
+                self._cut_off.add(task)
+                task.add_done_callback(self._cut_off.discard)
+                task.cancel()
+
+    async def until_stopped(self) -> None:
+        """Wait for the end of claims that were being made."""
+        while self._under_way:
+            await asyncio.wait(list(self._under_way))
+
+    def held_now(self) -> list[HeldClaim]:
+        """Return the claims that hold messages at this moment, without those that were handed over."""
+        now = self._context.clock.elapsed()
+        return [claim for claim in self._given_out if claim.is_held(now)]
+
+    async def until_unheld(self, until: float, but: Callable[[], Collection[HeldClaim]]) -> None:
+        """Wait until nothing is held, at most until this elapsed time.
+
+        :param but: the claims that somebody else looks after.
+        """
+        clock = self._context.clock
+        while True:
+            held = [claim for claim in self.held_now() if claim not in but()]
+            now = clock.elapsed()
+            if not held or now >= until:
+                return
+            soonest = min(claim.trusted_until(in_doubt=False) for claim in held)
+            self._has_settled.clear()
+            # A claim that is handed over says so to nobody here.
+            seconds = min(until - now, max(soonest - now, MIN_LOOK_SECONDS), MAX_LOOK_SECONDS)
+            await wait_at_most(self._has_settled.wait(), clock, seconds)
+
+    async def give_back(self, claim: HeldClaim, *, keep: bool) -> list[str]:
+        """Give back what a claim holds, or leave it for the next claim by its id; return the ids that were given back.
+
+        :param keep: leave it, if its id was not made up.
+        """
+        if keep and not claim.is_fleeting:
+            await self._leave(claim)
+            return []
+        held = claim.unsettled_with_units()
+        await self._return(claim)
+        decisions = {unit: claim.record.decision_of(unit) for unit in held}
+        return [each for unit, each in held.items() if (one := decisions[unit]) is not None and one.by == "closing"]
 
     async def close(self, *, keep: bool) -> None:
         """Give back the claims that are still held and were not handed over, so that no consumer waits for their time.
@@ -245,8 +328,7 @@ class Claims:
         """
         for state in self._topics.values():
             state.idle_pauses.look_again()  # claims that wait end now
-        for task in list(self._under_way):
-            task.cancel()
+        self._end_those_under_way()
         if self._under_way:
             await asyncio.wait(list(self._under_way))
         await self._effect_retries.close()
@@ -370,15 +452,12 @@ class Claims:
             self._topics.pop(topic, None)
 
     def _give_out(self, claim: HeldClaim) -> HeldClaim:
-        """Return a claim to its consumer, after remembering it for the closing of the queue, and emit the event.
+        """Return a claim to its consumer, and emit the event.
 
         A claim without messages is only returned. Decisions of the claim that are not carried out yet are retried in
         the background.
         """
-        now = self._context.clock.elapsed()
-        self._given_out = [given for given in self._given_out if given.is_held(now) or given.is_unfinished()]
         if claim:
-            self._given_out.append(claim)
             self._effect_retries.go_on_with(claim)  # it may have found messages that have to be buried
             self._context.events.tell(
                 Claimed(topic=claim.topic, claim=claim.stem, ids=tuple(claim.ids), consumer=claim.consumer)

@@ -19,9 +19,12 @@ logger = logger_of("claims")
 LONGEST_ID_SHOWN = 60
 
 
-def answered(context: Context, claim: HeldClaim, done: Settlement, operation: str) -> Settlement:
+def answered(
+    context: Context, claim: HeldClaim, done: Settlement, operation: str, *, tells_unknown: bool = True
+) -> Settlement:
     """Tell what became of messages that a consumer settled, and return it.
 
+    :param tells_unknown: log it if the outcome of some is not known.
     :raises LeaseLostError: others have some of them. It is raised after everything else was settled.
     """
     context.events.tell(
@@ -34,7 +37,7 @@ def answered(context: Context, claim: HeldClaim, done: Settlement, operation: st
             lost=tuple(done.lost),
         )
     )
-    if done.unknown:
+    if done.unknown and tells_unknown:
         logger.warning(
             "Of %d messages of claim %s of topic %r it could not be found out whether they are settled (%s, say): "
             "settle them again, or they may be delivered again. %s",

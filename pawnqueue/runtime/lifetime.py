@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from pawnqueue.errors import InvalidArgumentError, QueueClosedError
+from pawnqueue.errors import InvalidArgumentError, QueueClosedError, QueueDrainedError
 from pawnqueue.runtime.cancellation import shield_and_wait
 
 if TYPE_CHECKING:
@@ -25,11 +25,27 @@ class Lifetime:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._closing: asyncio.Future[None] | None = None
+        self._is_draining = False
 
     @property
     def is_over(self) -> bool:
         """Whether closing has begun."""
         return self._closing is not None
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether no more is claimed, as a drain or the end has begun."""
+        return self._is_draining or self.is_over
+
+    def drain(self) -> None:
+        """Claim nothing more, for ever."""
+        self._is_draining = True
+
+    def check_claiming(self) -> None:
+        """Refuse what :meth:`check_open` refuses, and new claims after a drain has begun."""
+        self.check_open()
+        if self._is_draining:
+            raise QueueDrainedError
 
     def check_open(self) -> None:
         """Refuse a call from another event loop, and a call after the end."""

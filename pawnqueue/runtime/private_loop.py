@@ -104,6 +104,11 @@ class PrivateLoop:
         future.add_done_callback(self._waited_for.discard)
         return future
 
+    def call_soon(self, callback: Callable[..., object], *arguments: object) -> None:
+        """Call back in the loop's thread, and wait for nothing: also from a handler of signals."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
     def is_here(self) -> bool:
         """Say whether the caller is the loop's own thread, which cannot wait for itself."""
         return threading.current_thread() is self._thread

@@ -14,8 +14,11 @@ from airflow_provider_pawnqueue.hooks.clients import Clients
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from pawnqueue import ConfigError, SyncPawnQueue
 
-#: What the hook has in another way: it opens and closes its queues itself, and tells their settings.
-OTHERWISE = {"open", "close", "closed", "run", "awaited", "strategy", "settings"}
+#: What the hook has in another way: it opens and closes its queues itself, and tells their settings. All tasks of a
+#: process share its queue, so no single one drains it: a worker opens a queue of its own.
+OTHERWISE = {
+    "open", "close", "closed", "run", "awaited", "strategy", "settings", "listen", "drain", "is_draining",
+}  # fmt: skip
 CALLS = sorted(name for name in dir(SyncPawnQueue) if not name.startswith("_") and name not in OTHERWISE)
 
 

@@ -26,6 +26,7 @@ CALLS = {
         "claim", "renew", "keep_alive", "leave", "attach", "release", "ack", "requeue", "bury", "settle", "nack",
         "settle_overwritten",
     ],
+    "Workers": ["listen", "drain", "is_draining"],
     "Looking": ["stats", "backlog", "peek", "find", "messages", "held", "known_claims", "last_claim"],
     "Dead letters and the janitor": ["dead_letters", "redrive", "sweep"],
     "Reading and writing by many processes": ["portions", "read", "look_again", "stage", "commit_write", "abort_write"],
@@ -35,6 +36,7 @@ SYNC_ONLY = ["awaited", "run", "close"]
 RETURNED = {
     "Messages and claims": ["Message", "NewMessage", "Claim", "ClaimReference", "LastClaim", "KeepAlive",
                             "SyncKeepAlive"],
+    "Workers": ["HandedMessage", "Retry", "RequeueMessage", "BuryMessage", "Listened", "Drained"],
     "Outcomes": ["Settlement", "RedriveResult", "RedriveProgress", "Removed", "SweepReport", "OpenClaim", "Written",
                  "Staged"],
     "Looks": ["Topic", "TopicSettings", "DeadLetterLimits", "Stats", "Backlog", "Location", "DeadLetter",

@@ -1,0 +1,105 @@
+"""What becomes of a message by the end of its handler, and what a handler raises to decide that itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pawnqueue.arguments import checked_seconds, checked_text
+from pawnqueue.domain.claim_record import Decision
+from pawnqueue.errors import InvalidArgumentError, PawnQueueError, QueueClosedError, QueueDrainedError
+
+if TYPE_CHECKING:
+    from pawnqueue.listening.retry import Retry
+    from pawnqueue.runtime.clock import Clock
+
+#: The queue's own reason for what it gives back.
+CLOSED = "closed"
+
+
+class RequeueMessage(Exception):  # noqa: N818 - it is raised on purpose, and is no error
+    """A handler raises it to give its message back, with a delay of its own.
+
+    :param delay: do not deliver it for this many seconds.
+    :param reason: why. A dead letter begins with it, should the message become one.
+    """
+
+    def __init__(self, delay: float = 0.0, *, reason: str = "") -> None:
+        self.delay = checked_seconds(delay, "delay", "", "RequeueMessage")
+        self.reason = checked_text(reason, "reason", "", "RequeueMessage")
+        super().__init__(delay, reason)
+
+
+class BuryMessage(Exception):  # noqa: N818 - likewise
+    """A handler raises it to make a dead letter of its message, which can never succeed.
+
+    :param reason: why, for the reader of the dead letter.
+    :param error: details, cut to 2,000 characters.
+    """
+
+    def __init__(self, reason: str, error: str = "") -> None:
+        self.reason = checked_text(reason, "reason", "", "BuryMessage")
+        self.error = checked_text(error, "error", "", "BuryMessage")
+        if not reason.strip():
+            raise InvalidArgumentError(
+                "BuryMessage takes a reason, which is what the dead letter is found by.", operation="BuryMessage"
+            )
+        super().__init__(reason, error)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is to become of one message."""
+
+    how: Literal["acked", "requeued", "buried", "given_back"]
+    delay: float = 0.0
+    reason: str = ""
+    error: str = ""
+
+    def decided(self, now: float) -> Decision:
+        """Return the decision, by the store's time."""
+        match self.how:
+            case "acked":
+                return _ACKED
+            case "given_back":
+                return _GIVEN_BACK
+            case "buried":
+                return Decision(how="dead", until=now, reason=self.reason, error=self.error)
+            case "requeued":
+                until = now + self.delay if self.delay else 0.0
+                return Decision(how="released", until=until, reason=self.reason, error=self.error)
+
+
+_ACKED = Decision(how="acked")
+_GIVEN_BACK = Decision(how="released", reason=CLOSED, by="closing")
+ACKED = Outcome("acked")
+GIVEN_BACK = Outcome("given_back")
+
+
+def outcome_of(error: BaseException, deliveries: int, retry: Retry, clock: Clock) -> Outcome:
+    """Return what becomes of a message whose handler has raised this."""
+    match error:
+        case RequeueMessage():
+            return Outcome("requeued", error.delay, error.reason)
+        case BuryMessage():
+            return Outcome("buried", 0.0, error.reason, error.error)
+        case QueueDrainedError() | QueueClosedError():
+            return GIVEN_BACK  # it wanted more of a queue that is ending
+        case _:
+            delay = retry.seconds(deliveries, clock.uniform)
+            return Outcome("requeued", delay, type(error).__name__, text_of(error))
+
+
+def text_of(error: BaseException) -> str:
+    """Return an exception's text. An exception that cannot show itself has none."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - a user's class may raise anything here
+        return ""
+
+
+def is_on_purpose(error: BaseException) -> bool:
+    """Say whether a handler has raised this to decide itself, so that it is not a failure."""
+    return isinstance(error, RequeueMessage | BuryMessage) or (
+        isinstance(error, PawnQueueError) and isinstance(error, QueueDrainedError | QueueClosedError)
+    )

@@ -1,0 +1,487 @@
+"""A worker: it claims messages, has its handler work on them, and settles what the handler has done.
+
+It has one loop that claims, one task for each message that is handled, and one task for each claim that settles. What
+they share is in :class:`Batch` and :class:`Worker`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from pawnqueue.claims.claim import OneMessage
+from pawnqueue.claims.held import HeldClaim
+from pawnqueue.errors import LeaseLostError, QueueClosedError, QueueDrainedError, StoreError
+from pawnqueue.events import HandlerFailed, logger_of
+from pawnqueue.listening.outage import Outage
+from pawnqueue.listening.outcomes import ACKED, GIVEN_BACK, Outcome, is_on_purpose, outcome_of
+from pawnqueue.listening.report import Listened
+from pawnqueue.runtime.cancellation import shield_and_wait
+from pawnqueue.runtime.concurrency import wait_at_most
+
+if TYPE_CHECKING:
+    from pawnqueue.arguments import OnLost
+    from pawnqueue.claims import Claim, Claims, KeepAlive, Message
+    from pawnqueue.claims.claim import Meant
+    from pawnqueue.context import Context
+    from pawnqueue.domain.claim_record import Decision
+    from pawnqueue.domain.settlement import Settlement
+    from pawnqueue.listening.handlers import Handler
+    from pawnqueue.listening.retry import Retry
+
+logger = logger_of("listening")
+
+#: How long a claim waits for messages. Each call begins with a look, so long calls cost less.
+WAIT_SECONDS: Final = 3600.0
+#: How many rounds of work may be unsettled, those included that are handled and wait for the store.
+MAX_UNSETTLED_ROUNDS: Final = 4
+#: How often a settlement lets others run, as long as more messages are finished meanwhile.
+TURNS_A_LOOK: Final = 3
+#: How long a worker that is cancelled tries to give back what it has.
+CANCELLED_SECONDS: Final = 5.0
+#: The part of a drain's time that giving back has at least, after the handlers' time.
+GIVE_BACK_SHARE: Final = 0.25
+MAX_GIVE_BACK_SECONDS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Until when a worker ends, in elapsed time."""
+
+    handlers: float
+    """Handlers are cancelled then."""
+    all: float
+    """What was not given back by then is left to the end of its claim's time."""
+
+    @classmethod
+    def within(cls, now: float, seconds: float) -> Deadlines:
+        """Return those of a drain that takes at most these seconds."""
+        return cls(now + seconds - min(seconds * GIVE_BACK_SHARE, MAX_GIVE_BACK_SECONDS), now + seconds)
+
+    def sooner(self, other: Deadlines) -> Deadlines:
+        """Return the earlier one of each."""
+        return Deadlines(min(self.handlers, other.handlers), min(self.all, other.all))
+
+
+@dataclass(eq=False, slots=True)
+class Work:
+    """A message that waits for its handler, or is handled."""
+
+    message: Message
+    meant: OneMessage
+    batch: Batch
+
+
+@dataclass(eq=False, slots=True)
+class Batch:
+    """What a worker has of one claim."""
+
+    claim: HeldClaim
+    left: dict[OneMessage, Work] = field(default_factory=dict)
+    """Its messages that are neither settled nor lost."""
+    finished: dict[OneMessage, Outcome] = field(default_factory=dict)
+    """Those of which it is known what becomes of them, and which are to be settled."""
+    running: dict[asyncio.Task[object], Work] = field(default_factory=dict)
+    settler: asyncio.Task[None] | None = None
+    keeper: KeepAlive | None = None
+    waits_for_the_store: bool = False
+    """Whether its last settlement has failed, and waits until it is tried again."""
+    is_lost: bool = False
+    """⚑ Whether the claim was lost: what its handlers do after that does not count."""
+
+
+class Worker:
+    """Runs once, by :meth:`run`. :meth:`stop` ends it in good order.
+
+    :param take: claims at most this many messages, and waits for them for as many seconds.
+    :param probe: raises if the store does not answer.
+    :param keep: renews a claim in the background, and calls back if it is lost.
+    :param most: how many messages a claim has at most.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of one thing, made in one place
+        self,
+        context: Context,
+        claims: Claims,
+        *,
+        take: Callable[[int, float], Awaitable[Claim]],
+        probe: Callable[[], Awaitable[object]],
+        keep: Callable[[Claim, OnLost], KeepAlive],
+        handle: Handler,
+        concurrency: int,
+        most: int,
+        retry: Retry,
+    ) -> None:
+        self._context = context
+        self._claims = claims
+        self._take = take
+        self._probe = probe
+        self._keep = keep
+        self._handle = handle
+        self._concurrency = concurrency
+        self._most = most
+        self._retry = retry
+        self._size = min(concurrency, most)  # of the next claim
+        self._batches: dict[HeldClaim, Batch] = {}
+        self._waiting: deque[Work] = deque()
+        self._running = 0
+        self._unsettled = 0
+        self._outage = Outage(context)
+        self._ending_renewals: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()
+        self._stop: Deadlines | None = None
+        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._is_abandoned = False
+        self.report = Listened()
+
+    @property
+    def claims(self) -> list[HeldClaim]:
+        """The claims that it works on."""
+        return list(self._batches)
+
+    async def run(self, seconds: float) -> Listened:
+        """Listen until the queue is drained or closed, or this call is cancelled.
+
+        :param seconds: how long handlers and giving back may take after an error that ends it.
+        """
+        clock = self._context.clock
+        try:
+            try:
+                await self._claim_on()
+            except (QueueDrainedError, QueueClosedError):
+                if self._stop is None:  # the worker is told in the same step, or the queue is being closed
+                    self.stop(Deadlines.within(clock.elapsed(), seconds))
+            except Exception:
+                self.stop(Deadlines.within(clock.elapsed(), seconds))
+                await self._wind_up()
+                raise
+            await self._wind_up()
+        except asyncio.CancelledError:
+            now = clock.elapsed()
+            self.stop(Deadlines(now, now + CANCELLED_SECONDS))
+            await shield_and_wait(self._wind_up(), clock, CANCELLED_SECONDS)
+            raise
+        finally:
+            self._end()
+        return self.report
+
+    def stop(self, deadlines: Deadlines) -> None:
+        """Claim no more, and end by these deadlines. A second call can only make them earlier."""
+        self._stop = deadlines if self._stop is None else self._stop.sooner(deadlines)
+        self._changed.set()
+
+    async def ended(self) -> None:
+        """Wait until it has ended."""
+        await asyncio.wait((self._ended,))
+
+    def _end(self) -> None:
+        self._is_abandoned = True
+        for batch in self._batches.values():
+            if batch.settler is not None:
+                batch.settler.cancel()
+            for task in batch.running:
+                task.cancel()
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    # --- claiming ---
+
+    async def _claim_on(self) -> None:
+        """Claim whenever there is room, until the queue refuses it or the worker is stopped."""
+        failures = 0
+        while True:
+            await self._until(self._has_room)
+            if self._stop is not None:
+                return
+            size, had_work = self._size, self._running > 0
+            try:
+                if failures:
+                    await self._probe()
+                    await self._settle_first()
+                # After an outage the first answer ends it, also where it is that there are no messages.
+                claim = await self._take(size, 0.0 if self._outage.is_on else WAIT_SECONDS)
+            except (StoreError, LeaseLostError) as error:
+                failures += 1
+                self._outage.note(error)
+                await self._until(lambda: False, self._outage.pause(failures))
+                continue
+            failures = 0
+            self._outage.end()
+            if claim:
+                self._learn_size(is_full=len(claim) >= size, had_work=had_work)
+                await self._receive(HeldClaim.of(claim, "listen", self._context))
+
+    async def _settle_first(self) -> None:
+        """Have settlements that failed tried once more, when the store answers and before anything is claimed.
+
+        Else this worker would take over claims of its own whose time was over meanwhile, and work on them once more.
+        """
+        failed = [batch for batch in self._batches.values() if batch.waits_for_the_store]
+        for batch in failed:
+            batch.waits_for_the_store = False
+        self._changed.set()
+        await self._until(lambda: all(batch.settler is None or batch.waits_for_the_store for batch in failed))
+
+    def _has_room(self) -> bool:
+        """Say whether to claim now: while there is at most one round of work, and not too much waits for the store."""
+        a_round = max(self._size, self._concurrency)
+        unfinished = len(self._waiting) + self._running
+        return unfinished <= a_round and self._unsettled + self._size <= MAX_UNSETTLED_ROUNDS * a_round
+
+    def _learn_size(self, *, is_full: bool, had_work: bool) -> None:
+        """Adapt the size of claims, so that a claim comes when about half a round of the work before it is left.
+
+        If the handlers run dry meanwhile, claims become larger, up to what is allowed. If more than that is left, they
+        become smaller, down to one message for each handler.
+        """
+        if is_full and had_work and not self._waiting and 2 * self._running <= self._concurrency:
+            self._size = min(2 * self._size, self._most)
+        elif 2 * len(self._waiting) >= self._size:
+            self._size = min(max(self._size // 2, self._concurrency), self._most)
+
+    async def _receive(self, claim: HeldClaim) -> None:
+        """Hand the messages of a claim to handlers, as far as these are free."""
+        batch = self._batches[claim] = Batch(claim)
+        for message in claim:
+            work = Work(message, OneMessage(message.id, message.unit), batch)
+            batch.left[work.meant] = work
+            self._waiting.append(work)
+        self._unsettled += len(batch.left)
+        keeper = self._keep(claim, lambda error: self._lose(batch, error))
+        batch.keeper = await keeper.__aenter__()
+        self._start_handlers()
+
+    # --- handling ---
+
+    def _start_handlers(self) -> None:
+        while self._waiting and self._running < self._concurrency and self._stop is None:
+            work = self._waiting.popleft()
+            task: asyncio.Task[object] = asyncio.ensure_future(self._call(work.message))
+            work.batch.running[task] = work
+            self._running += 1
+            task.add_done_callback(partial(self._handled, work))
+
+    async def _call(self, message: Message) -> object:
+        # Called here, so that what a handler raises before its first await is its own failure too.
+        return await self._handle(message)
+
+    def _handled(self, work: Work, task: asyncio.Task[object]) -> None:
+        """Note what becomes of a message whose handler has ended."""
+        batch = work.batch
+        del batch.running[task]
+        self._running -= 1
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        # ⚑ What a handler did after its claim was lost, or its message was given back, does not count.
+        if work.meant in batch.left and not batch.is_lost and work.meant not in batch.finished:
+            self._finish(work, ACKED if error is None else self._judge(work.message, error))
+        elif error is not None and not isinstance(error, asyncio.CancelledError):
+            logger.info("The handler of lost message %s ended with %s.", work.message.id, type(error).__name__)
+        if batch.is_lost:
+            self._forget_if_done(batch)
+        self._start_handlers()
+        if self._stop is not None or self._has_room():
+            self._changed.set()
+
+    def _judge(self, message: Message, error: BaseException) -> Outcome:
+        """Return what becomes of a message whose handler has raised this, and log it."""
+        if isinstance(error, asyncio.CancelledError) and self._stop is not None:
+            return GIVEN_BACK
+        outcome = outcome_of(error, message.deliveries, self._retry, self._context.clock)
+        if not is_on_purpose(error):
+            self._context.events.tell(
+                HandlerFailed(
+                    topic=message.topic,
+                    message=message.id,
+                    error=type(error).__name__,
+                    deliveries=message.deliveries,
+                    delay=outcome.delay,
+                ),
+                error,
+            )
+        return outcome
+
+    def _lose(self, batch: Batch, error: LeaseLostError) -> None:
+        """Cancel the handlers of a claim that was lost, and forget its messages."""
+        if batch.is_lost:
+            return
+        batch.is_lost = True
+        self._drop(batch, [meant for meant in batch.left if meant not in batch.finished])
+        for task in batch.running:
+            task.cancel()
+        logger.debug("The handlers of claim %s are cancelled: %s", batch.claim.stem, error)
+        self._forget_if_done(batch)
+        self._start_handlers()
+        self._changed.set()
+
+    def _drop(self, batch: Batch, lost: Iterable[OneMessage]) -> None:
+        """Count messages as lost. Those that wait for a handler do not get one."""
+        gone = [batch.left.pop(meant) for meant in lost if meant in batch.left]
+        self.report.lost += len(gone)
+        self._unsettled -= len(gone)
+        if gone and self._waiting:
+            dropped = set(map(id, gone))
+            self._waiting = deque(work for work in self._waiting if id(work) not in dropped)
+
+    # --- settling ---
+
+    def _finish(self, work: Work, outcome: Outcome) -> None:
+        """Have a message settled: with all others of its claim that are finished when the store has time for it."""
+        batch = work.batch
+        batch.finished[work.meant] = outcome
+        if batch.settler is None and not self._is_abandoned:
+            batch.settler = asyncio.ensure_future(self._settle(batch))
+
+    async def _settle(self, batch: Batch) -> None:
+        """Settle what is finished, as long as anything is. During an outage it is tried again and again."""
+        failures = 0
+        try:
+            while batch.finished:
+                await self._let_others_finish(batch)
+                taken, batch.finished = batch.finished, {}
+                settled, why = await self._send(batch, taken)
+                if why is None:
+                    failures = 0
+                    self._outage.end()
+                self._count(batch, taken, settled)
+                self._changed.set()
+                if why is not None:
+                    failures += 1
+                    self._outage.note(why)
+                    batch.waits_for_the_store = True
+                    self._changed.set()
+                    await self._until(
+                        lambda: not batch.waits_for_the_store, self._outage.pause(failures), is_stopped=False
+                    )
+                    batch.waits_for_the_store = False
+        finally:
+            batch.settler = None
+            self._changed.set()
+        self._forget_if_done(batch)
+
+    async def _let_others_finish(self, batch: Batch) -> None:
+        """Wait while other handlers of the claim end without waiting for anything: one request settles them all."""
+        seen = -1
+        while seen < len(batch.finished) < len(batch.left):
+            seen = len(batch.finished)
+            for _ in range(TURNS_A_LOOK):
+                await asyncio.sleep(0)
+
+    async def _send(self, batch: Batch, taken: dict[OneMessage, Outcome]) -> tuple[dict[str, str], object]:
+        """Settle these messages; return what became of each that is known, by id, and why that of others is not."""
+        done: Settlement | None
+        try:
+            now = await self._context.now() if any(each.delay for each in taken.values()) else 0.0
+            if not now and any(each.how == "buried" for each in taken.values()):
+                now = await self._context.now()
+            decisions: dict[Meant, Decision] = {meant: outcome.decided(now) for meant, outcome in taken.items()}
+            done = await self._claims.settle(batch.claim, decisions, "listen", tells_unknown=False)
+        except LeaseLostError as error:
+            done = error.settlement
+            if batch.claim.lost is not None:
+                self._lose(batch, error)
+        except StoreError as error:
+            return {}, error
+        settled = {} if done is None else {each: how for each, how in done if how != "unknown"}
+        return settled, None if done is None or not done.unknown else done.fault
+
+    def _count(self, batch: Batch, taken: dict[OneMessage, Outcome], settled: dict[str, str]) -> None:
+        """Count what was settled, and keep the rest for the next attempt."""
+        report = self.report
+        lost = []
+        for meant, outcome in taken.items():
+            how = settled.get(meant.id)
+            if how is None:
+                batch.finished.setdefault(meant, outcome)
+            elif how == "lost":
+                lost.append(meant)
+            elif batch.left.pop(meant, None) is not None:
+                self._unsettled -= 1
+                match outcome.how:
+                    case "acked":
+                        report.acked += 1
+                    case "requeued":
+                        report.requeued += 1
+                    case "buried":
+                        report.buried += 1
+                    case "given_back":
+                        report.given_back.append(meant.id)
+        self._drop(batch, lost)
+
+    def _forget_if_done(self, batch: Batch) -> None:
+        """Forget a claim of which nothing is left."""
+        if batch.left or batch.running or batch.finished or batch.claim not in self._batches:
+            return
+        del self._batches[batch.claim]
+        self._stop_renewing(batch)
+
+    def _stop_renewing(self, batch: Batch) -> None:
+        """End the renewals of a claim of which nothing is left, or which is given up."""
+        if batch.keeper is not None and not batch.keeper.stop_between_renewals():
+            ending = asyncio.ensure_future(batch.keeper.__aexit__(None, None, None))
+            self._ending_renewals.append(ending)
+            ending.add_done_callback(self._renewals_ended)
+
+    def _renewals_ended(self, ending: asyncio.Future[None]) -> None:
+        self._ending_renewals.remove(ending)
+        self._changed.set()
+
+    # --- the end ---
+
+    async def _wind_up(self) -> None:
+        """Give back what nobody has begun, let handlers finish, and give back the rest, each in its time."""
+        self._give_back_waiting()
+        await self._until(lambda: not self._running, lambda stop: stop.handlers)
+        for batch in list(self._batches.values()):
+            for task in list(batch.running):
+                task.cancel()
+        # Handlers clean up before others get their messages.
+        await self._until(lambda: not self._running, lambda stop: (stop.handlers + stop.all) / 2)
+        for batch in list(self._batches.values()):
+            for work in list(batch.running.values()):
+                if not batch.is_lost and work.meant not in batch.finished:
+                    logger.warning("The handler of message %s does not end. It is given back.", work.message.id)
+                    self._finish(work, GIVEN_BACK)
+        await self._until(lambda: not any(batch.left for batch in self._batches.values()), lambda stop: stop.all)
+        self.report.left += [meant.id for batch in self._batches.values() for meant in batch.left]
+        for batch in self._batches.values():
+            self._stop_renewing(batch)
+        await self._until(lambda: not self._ending_renewals, lambda stop: stop.all)
+
+    def _give_back_waiting(self) -> None:
+        """⚑ Give back what nobody has begun."""
+        while self._waiting:
+            self._finish(self._waiting.popleft(), GIVEN_BACK)
+
+    async def _until(
+        self,
+        condition: Callable[[], bool],
+        limit: float | Callable[[Deadlines], float] = math.inf,
+        *,
+        is_stopped: bool = True,
+    ) -> None:
+        """Wait until the condition holds.
+
+        :param limit: for how many seconds at most, or until when, by the deadlines as they are then.
+        :param is_stopped: a number of seconds ends when the worker is stopped.
+        """
+        clock = self._context.clock
+        began = clock.elapsed()
+        while not condition():
+            if callable(limit):
+                left = (limit(self._stop) if self._stop else math.inf) - clock.elapsed()
+            else:
+                left = began + limit - clock.elapsed()
+                if self._stop is not None and is_stopped:
+                    return
+            if left <= 0:
+                return
+            self._changed.clear()
+            if left == math.inf:
+                await self._changed.wait()
+            else:
+                await wait_at_most(self._changed.wait(), clock, left)
