@@ -889,11 +889,14 @@ class PawnQueue(ForAsyncWith):
                 loop.call_soon_threadsafe(self._hear_signal, seconds)
 
         self._drain.workers.append(worker)
-        try:
-            with on_signals(self, heard) if handle_signals else nullcontext():
-                return await worker.run(seconds)
-        finally:
-            self._drain.workers.remove(worker)
+        with on_signals(self, heard) if handle_signals else nullcontext():
+            try:
+                report = await worker.run(seconds)
+            finally:
+                self._drain.workers.remove(worker)
+            if self._draining:  # a signal's drain has an end that its log tells
+                await asyncio.wait(list(self._draining))
+            return report
 
     async def drain(self, timeout: float = DRAIN_SECONDS) -> Drained:  # noqa: ASYNC109 - the rest is given back then
         """Let the work of this queue come to its end: for a process that is to stop. No message is lost, or held on to.

@@ -38,6 +38,10 @@ logger = logger_of("listening")
 
 #: How long a claim waits for messages. Each call begins with a look, so long calls cost less.
 WAIT_SECONDS: Final = 3600.0
+#: A round of work is what the handlers do in this time, or one message for each of them if that takes longer.
+ROUND_SECONDS: Final = 1.0
+#: How many times as large as the one before a claim is at most.
+MAX_GROWTH: Final = 4
 #: How many rounds of work may be unsettled, those included that are handled and wait for the store.
 MAX_UNSETTLED_ROUNDS: Final = 4
 #: How often a settlement lets others run, as long as more messages are finished meanwhile.
@@ -73,8 +77,12 @@ class Work:
     """A message that waits for its handler, or is handled."""
 
     message: Message
-    meant: OneMessage
     batch: Batch
+
+    @property
+    def unit(self) -> str:
+        """What its claim names it by, and no other message of it."""
+        return self.message.unit
 
 
 @dataclass(eq=False, slots=True)
@@ -82,10 +90,12 @@ class Batch:
     """What a worker has of one claim."""
 
     claim: HeldClaim
-    left: dict[OneMessage, Work] = field(default_factory=dict)
-    """Its messages that are neither settled nor lost."""
-    finished: dict[OneMessage, Outcome] = field(default_factory=dict)
+    left: dict[str, Work] = field(default_factory=dict)
+    """Its messages that are neither settled nor lost, by their units."""
+    finished: dict[str, Outcome] = field(default_factory=dict)
     """Those of which it is known what becomes of them, and which are to be settled."""
+    taken: dict[str, Outcome] = field(default_factory=dict)
+    """Those that are being settled."""
     running: dict[asyncio.Task[object], Work] = field(default_factory=dict)
     settler: asyncio.Task[None] | None = None
     keeper: KeepAlive | None = None
@@ -93,6 +103,10 @@ class Batch:
     """Whether its last settlement has failed, and waits until it is tried again."""
     is_lost: bool = False
     """⚑ Whether the claim was lost: what its handlers do after that does not count."""
+
+    def has_outcome(self, work: Work) -> bool:
+        """Say whether it is known what becomes of a message."""
+        return work.unit in self.finished or work.unit in self.taken
 
 
 class Worker:
@@ -130,6 +144,9 @@ class Worker:
         self._batches: dict[HeldClaim, Batch] = {}
         self._waiting: deque[Work] = deque()
         self._running = 0
+        self._busy = 0.0  # for how many seconds handlers ran since the size of claims was adapted, until _busy_since
+        self._busy_since = 0.0
+        self._handled_messages = 0  # since then
         self._unsettled = 0
         self._outage = Outage(context)
         self._ending_renewals: list[asyncio.Future[None]] = []
@@ -198,7 +215,7 @@ class Worker:
             await self._until(self._has_room)
             if self._stop is not None:
                 return
-            size, had_work = self._size, self._running > 0
+            size = self._size
             try:
                 if failures:
                     await self._probe()
@@ -213,7 +230,7 @@ class Worker:
             failures = 0
             self._outage.end()
             if claim:
-                self._learn_size(is_full=len(claim) >= size, had_work=had_work)
+                self._learn_size()
                 await self._receive(HeldClaim.of(claim, "listen", self._context))
 
     async def _settle_first(self) -> None:
@@ -233,23 +250,25 @@ class Worker:
         unfinished = len(self._waiting) + self._running
         return unfinished <= a_round and self._unsettled + self._size <= MAX_UNSETTLED_ROUNDS * a_round
 
-    def _learn_size(self, *, is_full: bool, had_work: bool) -> None:
-        """Adapt the size of claims, so that a claim comes when about half a round of the work before it is left.
+    def _learn_size(self) -> None:
+        """Adapt the size of claims to what the handlers do in a second, but to one message for each at least.
 
-        If the handlers run dry meanwhile, claims become larger, up to what is allowed. If more than that is left, they
-        become smaller, down to one message for each handler.
+        Larger claims cost less, and messages that wait here for longer than that could be worked on elsewhere.
         """
-        if is_full and had_work and not self._waiting and 2 * self._running <= self._concurrency:
-            self._size = min(2 * self._size, self._most)
-        elif 2 * len(self._waiting) >= self._size:
-            self._size = min(max(self._size // 2, self._concurrency), self._most)
+        now = self._context.clock.elapsed()
+        busy, done = self._busy + (now - self._busy_since if self._running else 0.0), self._handled_messages
+        if 2 * done < self._size and busy < ROUND_SECONDS:
+            return  # too few to learn from
+        rate = done / busy if busy else math.inf
+        wanted = min(rate * ROUND_SECONDS, self._size * MAX_GROWTH, self._most)
+        self._size = min(max(int(wanted), self._concurrency), self._most)
+        self._busy, self._busy_since, self._handled_messages = 0.0, now, 0
 
     async def _receive(self, claim: HeldClaim) -> None:
         """Hand the messages of a claim to handlers, as far as these are free."""
         batch = self._batches[claim] = Batch(claim)
         for message in claim:
-            work = Work(message, OneMessage(message.id, message.unit), batch)
-            batch.left[work.meant] = work
+            work = batch.left[message.unit] = Work(message, batch)
             self._waiting.append(work)
         self._unsettled += len(batch.left)
         keeper = self._keep(claim, lambda error: self._lose(batch, error))
@@ -261,6 +280,8 @@ class Worker:
     def _start_handlers(self) -> None:
         while self._waiting and self._running < self._concurrency and self._stop is None:
             work = self._waiting.popleft()
+            if not self._running:
+                self._busy_since = self._context.clock.elapsed()
             task: asyncio.Task[object] = asyncio.ensure_future(self._call(work.message))
             work.batch.running[task] = work
             self._running += 1
@@ -275,9 +296,12 @@ class Worker:
         batch = work.batch
         del batch.running[task]
         self._running -= 1
+        self._handled_messages += 1
+        if not self._running:
+            self._busy += self._context.clock.elapsed() - self._busy_since
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         # ⚑ What a handler did after its claim was lost, or its message was given back, does not count.
-        if work.meant in batch.left and not batch.is_lost and work.meant not in batch.finished:
+        if work.unit in batch.left and not batch.is_lost and not batch.has_outcome(work):
             self._finish(work, ACKED if error is None else self._judge(work.message, error))
         elif error is not None and not isinstance(error, asyncio.CancelledError):
             logger.info("The handler of lost message %s ended with %s.", work.message.id, type(error).__name__)
@@ -305,22 +329,23 @@ class Worker:
             )
         return outcome
 
-    def _lose(self, batch: Batch, error: LeaseLostError) -> None:
+    def _lose(self, batch: Batch, why: LeaseLostError | str) -> None:
         """Cancel the handlers of a claim that was lost, and forget its messages."""
         if batch.is_lost:
             return
         batch.is_lost = True
-        self._drop(batch, [meant for meant in batch.left if meant not in batch.finished])
+        # What was finished before is settled if nobody else has it: the claim's record decides.
+        self._drop(batch, [unit for unit in batch.left if not batch.has_outcome(batch.left[unit])])
         for task in batch.running:
             task.cancel()
-        logger.debug("The handlers of claim %s are cancelled: %s", batch.claim.stem, error)
+        logger.debug("The handlers of claim %s are cancelled: %s", batch.claim.stem, why)
         self._forget_if_done(batch)
         self._start_handlers()
         self._changed.set()
 
-    def _drop(self, batch: Batch, lost: Iterable[OneMessage]) -> None:
+    def _drop(self, batch: Batch, lost: Iterable[str]) -> None:
         """Count messages as lost. Those that wait for a handler do not get one."""
-        gone = [batch.left.pop(meant) for meant in lost if meant in batch.left]
+        gone = [batch.left.pop(unit) for unit in lost if unit in batch.left]
         self.report.lost += len(gone)
         self._unsettled -= len(gone)
         if gone and self._waiting:
@@ -332,7 +357,7 @@ class Worker:
     def _finish(self, work: Work, outcome: Outcome) -> None:
         """Have a message settled: with all others of its claim that are finished when the store has time for it."""
         batch = work.batch
-        batch.finished[work.meant] = outcome
+        batch.finished[work.unit] = outcome
         if batch.settler is None and not self._is_abandoned:
             batch.settler = asyncio.ensure_future(self._settle(batch))
 
@@ -342,18 +367,19 @@ class Worker:
         try:
             while batch.finished:
                 await self._let_others_finish(batch)
-                taken, batch.finished = batch.finished, {}
-                settled, why = await self._send(batch, taken)
+                batch.taken, batch.finished = batch.finished, {}
+                settled, why = await self._send(batch)
                 if why is None:
                     failures = 0
                     self._outage.end()
-                self._count(batch, taken, settled)
+                self._count(batch, settled)
+                if batch.claim.lost is not None:
+                    self._lose(batch, batch.claim.lost)
                 self._changed.set()
                 if why is not None:
                     failures += 1
                     self._outage.note(why)
                     batch.waits_for_the_store = True
-                    self._changed.set()
                     await self._until(
                         lambda: not batch.waits_for_the_store, self._outage.pause(failures), is_stopped=False
                     )
@@ -371,35 +397,40 @@ class Worker:
             for _ in range(TURNS_A_LOOK):
                 await asyncio.sleep(0)
 
-    async def _send(self, batch: Batch, taken: dict[OneMessage, Outcome]) -> tuple[dict[str, str], object]:
-        """Settle these messages; return what became of each that is known, by id, and why that of others is not."""
+    async def _send(self, batch: Batch) -> tuple[dict[str, str], object]:
+        """Settle what is taken; return what became of each that is known, by id, and why that of others is not."""
         done: Settlement | None
         try:
-            now = await self._context.now() if any(each.delay for each in taken.values()) else 0.0
-            if not now and any(each.how == "buried" for each in taken.values()):
-                now = await self._context.now()
-            decisions: dict[Meant, Decision] = {meant: outcome.decided(now) for meant, outcome in taken.items()}
+            needs_time = any(each.delay or each.how == "buried" for each in batch.taken.values())
+            now = await self._context.now() if needs_time else 0.0
+            decisions: dict[Meant, Decision] = {
+                OneMessage(batch.left[unit].message.id, unit): each.decided(now) for unit, each in batch.taken.items()
+            }
             done = await self._claims.settle(batch.claim, decisions, "listen", tells_unknown=False)
         except LeaseLostError as error:
             done = error.settlement
-            if batch.claim.lost is not None:
-                self._lose(batch, error)
         except StoreError as error:
             return {}, error
+        except Exception as error:
+            logger.exception("Messages of claim %s could not be settled.", batch.claim.stem)
+            return {}, repr(error)
         settled = {} if done is None else {each: how for each, how in done if how != "unknown"}
         return settled, None if done is None or not done.unknown else done.fault
 
-    def _count(self, batch: Batch, taken: dict[OneMessage, Outcome], settled: dict[str, str]) -> None:
+    def _count(self, batch: Batch, settled: dict[str, str]) -> None:
         """Count what was settled, and keep the rest for the next attempt."""
+        taken, batch.taken = batch.taken, {}
         report = self.report
         lost = []
-        for meant, outcome in taken.items():
-            how = settled.get(meant.id)
+        for unit, outcome in taken.items():
+            work = batch.left[unit]
+            how = settled.get(work.message.id)
             if how is None:
-                batch.finished.setdefault(meant, outcome)
+                batch.finished.setdefault(unit, outcome)
             elif how == "lost":
-                lost.append(meant)
-            elif batch.left.pop(meant, None) is not None:
+                lost.append(unit)
+            else:
+                del batch.left[unit]
                 self._unsettled -= 1
                 match outcome.how:
                     case "acked":
@@ -409,12 +440,12 @@ class Worker:
                     case "buried":
                         report.buried += 1
                     case "given_back":
-                        report.given_back.append(meant.id)
+                        report.given_back.append(work.message.id)
         self._drop(batch, lost)
 
     def _forget_if_done(self, batch: Batch) -> None:
         """Forget a claim of which nothing is left."""
-        if batch.left or batch.running or batch.finished or batch.claim not in self._batches:
+        if batch.left or batch.running or batch.claim not in self._batches:
             return
         del self._batches[batch.claim]
         self._stop_renewing(batch)
@@ -443,11 +474,12 @@ class Worker:
         await self._until(lambda: not self._running, lambda stop: (stop.handlers + stop.all) / 2)
         for batch in list(self._batches.values()):
             for work in list(batch.running.values()):
-                if not batch.is_lost and work.meant not in batch.finished:
+                if not batch.is_lost and not batch.has_outcome(work):
                     logger.warning("The handler of message %s does not end. It is given back.", work.message.id)
                     self._finish(work, GIVEN_BACK)
         await self._until(lambda: not any(batch.left for batch in self._batches.values()), lambda stop: stop.all)
-        self.report.left += [meant.id for batch in self._batches.values() for meant in batch.left]
+        left = [work.message.id for batch in self._batches.values() for work in batch.left.values()]
+        self.report.left += left
         for batch in self._batches.values():
             self._stop_renewing(batch)
         await self._until(lambda: not self._ending_renewals, lambda stop: stop.all)

@@ -185,6 +185,31 @@ async def test_a_lost_claim_cancels_its_handlers(world: World, ann: Process) -> 
     assert [message.deliveries for message in handling.given] == [1, 1, 1, 2, 2, 2]
 
 
+@pytest.mark.parametrize("pack", [False, True])
+async def test_a_settlement_finds_the_loss(
+    packed_world: World, caplog: pytest.LogCaptureFixture, *, pack: bool
+) -> None:
+    """Before a renewal does: what is acked too late is lost, its other handlers are cancelled, and it goes on."""
+    world = packed_world
+    ann = await world.process()
+    handling = Handling()
+    await ann.queue.publish(TOPIC, numbered(3), pack=pack)
+    async with listening(ann, handling, concurrency=3) as worker:
+        await handling.until(lambda: len(handling.running) == 3)
+        [stem] = [name.removesuffix(".json") for name in world.bucket.below("claims/")]
+        world.alter(stem, state="expired")
+        handling.end(1)
+        await handling.until(lambda: sorted(handling.cancelled) == [0, 2])
+        while len(handling.ended) < 4:  # of a pack whose claim lapsed a smaller group is taken first
+            await handling.until(lambda: handling.running)
+            handling.end()
+            await world.later(5)
+        await ann.queue.drain(20)
+        report = await worker.report()
+    assert (report.acked, report.lost, report.left) == (3, 3, [])
+    assert "never retrieved" not in caplog.text
+
+
 async def test_a_handler_that_ignores_its_cancellation_acks_nothing(world: World, ann: Process, bob: Process) -> None:
     """Its claim was lost: others decide about the message."""
     await ann.queue.publish(TOPIC, numbered(1))
