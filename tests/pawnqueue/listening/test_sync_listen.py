@@ -8,6 +8,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -253,7 +254,7 @@ def test_a_function_that_returns_a_coroutine_is_no_handler(queue: SyncPawnQueue,
 
 def test_a_handed_message_is_a_message() -> None:
     """A copy of it for another process or thread is a plain one."""
-    plain = Message("id", TOPIC, "", None, {"n": 1}, {"h": "x"}, 2, "w", "u")  # type: ignore[arg-type]
+    plain = Message("id", TOPIC, "", datetime.now(UTC), {"n": 1}, headers={"h": "x"}, deliveries=2, unit="u")
     handed = HandedMessage.of(plain)
     assert isinstance(handed, Message)
     assert not handed.lost.is_set()
