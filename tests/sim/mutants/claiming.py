@@ -65,11 +65,11 @@ def bodies_first() -> Patches:
         read.set(await original_fetch(self._context, self._request.topic, members, self._retry_seconds))
         return await original(self, picks)
 
-    async def fetch(context: Context, topic: Any, members: Mapping[str, Member], seconds: float) -> Bodies:
+    async def fetch(context: Context, topic: Any, members: Mapping[str, Member], seconds: float, **how: Any) -> Bodies:
         early = read.get()
         read.set(None)
         if early is None:  # a session that resumes a claim has its leases already
-            return await original_fetch(context, topic, members, seconds)
+            return await original_fetch(context, topic, members, seconds, **how)
         return Bodies(
             *(
                 {uuid: one for uuid, one in part.items() if uuid in members}

@@ -28,8 +28,8 @@ def _with_bodies(judged: Any) -> Patches:
     """Have the bodies judged otherwise, by a function that is given them and the context."""
     original = Bodies.fetch
 
-    async def fetch(context: Context, topic: Any, members: Mapping[str, Any], seconds: float) -> Bodies:
-        bodies = await original(context, topic, members, seconds)
+    async def fetch(context: Context, *given: Any, **how: Any) -> Bodies:
+        bodies = await original(context, *given, **how)
         judged(bodies, context)
         return bodies
 
