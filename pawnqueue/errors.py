@@ -231,12 +231,30 @@ class PublishError(PawnQueueError):
 
 
 class QueueFullError(PawnQueueError):
-    """The topic holds as many messages as it may: consume some, or raise its limit.
+    """The topic has as many messages as it may (``max_pending``): publish again when consumers have caught up.
 
-    :when: never in this version. A later one will limit how many messages a topic holds.
-    :done: nothing.
-    :remedy: none.
+    :when: ``publish``, at once or after waiting, as the topic's ``overload`` and the call's ``wait`` say.
+    :done: nothing was published.
+    :remedy: publish again after ``retry_after`` seconds or later, wait longer, add consumers, or raise ``max_pending``
+        by ``update_topic``.
+    :param pending: how many messages that are not finished the topic has, as this process has counted them.
+    :param max_pending: how many it may have.
+    :param retry_after: in how many seconds the topic is counted again.
     """
+
+    def __init__(
+        self,
+        sentence: str | None = None,
+        *,
+        pending: int = 0,
+        max_pending: int = 0,
+        retry_after: float = 0.0,
+        **attributes: Any,
+    ) -> None:
+        super().__init__(sentence, **attributes)
+        self.pending = pending
+        self.max_pending = max_pending
+        self.retry_after = retry_after
 
 
 class LeaseLostError(PawnQueueError):

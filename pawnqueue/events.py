@@ -251,6 +251,28 @@ class Published(_OfTopic):
 
 
 @_event
+class TopicFull(_OfTopic):
+    """A call could not publish at once, as the topic has as many messages as it may have. One event a call."""
+
+    subject = "publish"
+    level = logging.WARNING
+    template = "Topic {topic!r} is full: it has {pending:message} of at most {max_pending}. {messages:message} {_what}."
+
+    messages: int
+    """How many messages the call would publish."""
+    pending: int
+    """How many the topic has, as this process has counted them."""
+    max_pending: int
+    """How many it may have."""
+    waits: bool
+    """Whether the call waits for room. Otherwise it fails."""
+
+    @property
+    def _what(self) -> str:
+        return "wait for room" if self.waits else "were not published"
+
+
+@_event
 class WriteDecided(_OfWrite):
     """A staged write was decided: all of its messages will be in the topic, even if this process dies."""
 

@@ -106,6 +106,12 @@ class SyncCalls(ABC):
         :param packs: whether many messages that are published at once become packs (default True), which makes
             publishing and consuming many much cheaper. Pass False if consumers of the topic use the pawn-queue library,
             or a version of this one that knows no packs: they do not see packs. None means the same here.
+        :param max_pending: how many messages that are not finished (waiting, delayed, or held by consumers) the topic
+            may have. Publishing more is held up. None (the default): any number. It is judged by a count that is up to
+            30 seconds old, and one second where the topic is nearly full.
+        :param overload: what becomes of a call that would publish more: ``"raise"`` (the default) a
+            :class:`QueueFullError`, or ``"block"``: it waits for room.
+        :param overload_timeout_seconds: for how long such a call waits (30 by default). Then it raises that error.
         :param max_age_seconds: a message that was published longer ago than this is buried, for the reason ``expired``,
             and handed out to nobody; None (the default): never. A redriven message counts from its redrive.
         :param priorities: whether messages may be published with a priority (default False). It costs consumers two
@@ -130,6 +136,10 @@ class SyncCalls(ABC):
         :param max_deliveries: as :meth:`create_topic` takes it. What is not named stays as it is.
         :param packs: whether packs are made from now on. All processes follow within a minute. Consumers still find
             older packs after False. A topic that never had any says None, and one that had can never be None again.
+        :param max_pending: as :meth:`create_topic` takes it. Publishers follow a lower limit within a minute, and a
+            higher one within 5 seconds.
+        :param overload: as :meth:`create_topic` takes it. Calls that wait follow within 5 seconds.
+        :param overload_timeout_seconds: as :meth:`create_topic` takes it.
         :param max_age_seconds: as :meth:`create_topic` takes it. No message is buried by an earlier limit after this
             call, and consumers follow a lower one within 5 seconds. It concerns no message that was handed out before.
         :param priorities: the same for priorities.
@@ -221,6 +231,7 @@ class SyncCalls(ABC):
         not_before: datetime | None = None,
         priority: int = 0,
         pack: PackChoice = "auto",
+        wait: float | None = None,
     ) -> list[str]:
         """Publish messages, and return their ids in order.
 
@@ -235,6 +246,9 @@ class SyncCalls(ABC):
         :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs
             (:meth:`create_topic`) and there are at least ``packs.min_messages`` of them, or several calls that wait at
             the same time, which share a pack then. True: always. False: never.
+        :param wait: for how many seconds to wait for room if the topic has ``max_pending`` messages; without it, as its
+            ``overload`` says.
+        :raises QueueFullError: the topic has no room for them. Nothing was published.
         :raises InvalidArgumentError: the topic does not allow packs, delays or priorities, and the call asks for them.
             Nothing was published.
         :raises TopicNotFoundError: the topic does not exist, or was deleted. Nothing was published.
@@ -255,6 +269,7 @@ class SyncCalls(ABC):
                 not_before=not_before,
                 priority=priority,
                 pack=pack,
+                wait=wait,
             )
         )
 

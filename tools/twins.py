@@ -104,7 +104,7 @@ def _twin(call: ast.FunctionDef | ast.AsyncFunctionDef, source: str) -> str:
     start = "" if returned == "None" else "return "
     last = f"{start}self.run(lambda queue: queue.{call.name}({', '.join(given)}))"
     if call.name == "publish":
-        own = (each.arg for each in arguments.kwonlyargs if each.arg not in {"headers", "producer"})
+        own = (each.arg for each in arguments.kwonlyargs if each.arg not in {"headers", "producer", "wait"})
         lines = [f"payloads = self._copied(topic, payloads, headers, {', '.join(f'{each}={each}' for each in own)})"]
     elif call.name == "keep_alive":
         returned, last = "AbstractContextManager[SyncKeepAlive]", f"return self._kept_alive({', '.join(given)})"

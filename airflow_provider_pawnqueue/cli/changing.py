@@ -219,6 +219,12 @@ def _topic_options(args: Namespace) -> dict[str, Any]:
     given: dict[str, Any] = {}
     if args.max_deliveries is not None:
         given["max_deliveries"] = _deliveries(args.max_deliveries)
+    if args.max_pending is not None:
+        given["max_pending"] = _pending(args.max_pending)
+    if args.overload is not None:
+        given["overload"] = args.overload
+    if args.overload_timeout is not None:
+        given["overload_timeout_seconds"] = args.overload_timeout
     if args.max_age is not None:
         given["max_age_seconds"] = _age(args.max_age)
     for name in ("packs", "priorities", "delays"):
@@ -250,6 +256,13 @@ def _deliveries(given: str) -> int | None:
         return None if given == NEVER else int(given)
     except ValueError:
         raise UsageError(f"--max-deliveries {given!r}: write a whole number of at least 1, or never.") from None
+
+
+def _pending(given: str) -> int | None:
+    try:
+        return None if given == NEVER else int(given)
+    except ValueError:
+        raise UsageError(f"--max-pending {given!r}: write a whole number of at least 1, or never.") from None
 
 
 def _age(given: str) -> float | None:

@@ -94,11 +94,23 @@ _NEW_MAX_DELIVERIES = Arg(("--max-deliveries",), metavar="N", help=f"{_BURIED_AF
 _ALLOW_PACKS = "Whether many messages that are published at once become packs, which pawn-queue's consumers do not see"
 _PACKS = Arg(("--packs",), help=_ALLOW_PACKS, choices=("yes", "no"))
 _NEW_PACKS = Arg(("--packs",), help=f"{_ALLOW_PACKS} (default: yes)", choices=("yes", "no"))
+_MAX_PENDING = Arg(
+    ("--max-pending",),
+    metavar="N",
+    help="How many messages that are not finished the topic may have; publishing more is held up; `never` for no limit",
+)
+_OVERLOAD = Arg(
+    ("--overload",), help="Whether publishing more raises an error, or waits for room", choices=("raise", "block")
+)
+_OVERLOAD_TIMEOUT = Arg(
+    ("--overload-timeout",), metavar="SECONDS", help="For how long publishing waits for room at most", type=float
+)
 _MAX_AGE = Arg(
     ("--max-age",),
     metavar="SECONDS",
     help="Bury a message that was published longer ago than this, and hand it out to nobody; `never` for no limit",
 )
+_LIMITS = (_MAX_PENDING, _OVERLOAD, _OVERLOAD_TIMEOUT, _MAX_AGE)
 _PRIORITIES = Arg(("--priorities",), help="Whether messages may be published with a priority", choices=("yes", "no"))
 _DELAYS = Arg(("--delays",), help="Whether messages may be published with a delay", choices=("yes", "no"))
 _PUBLISHED_DELAY = Arg(("--delay",), help="Give the messages to nobody for this many seconds", type=float)
@@ -186,13 +198,13 @@ _COMMANDS: Final = (
         "changing",
         "create_topic",
         "Create a topic",
-        *(_TOPIC, _NEW_MAX_DELIVERIES, _NEW_PACKS, _MAX_AGE, _PRIORITIES, _DELAYS, _DEAD_LETTERS, _IF_EXISTS),
+        *(_TOPIC, _NEW_MAX_DELIVERIES, _NEW_PACKS, *_LIMITS, _PRIORITIES, _DELAYS, _DEAD_LETTERS, _IF_EXISTS),
     ),
     _command(
         "changing",
         "update_topic",
         "Change the settings of a topic for all its users",
-        *(_TOPIC, _MAX_DELIVERIES, _PACKS, _MAX_AGE, _PRIORITIES, _DELAYS, _DEAD_LETTERS),
+        *(_TOPIC, _MAX_DELIVERIES, _PACKS, *_LIMITS, _PRIORITIES, _DELAYS, _DEAD_LETTERS),
     ),
     _command("changing", "pause", "Pause a topic: nobody is given its messages until it is resumed", _TOPIC),
     _command("changing", "resume", "Resume a paused topic", _TOPIC),

@@ -14,8 +14,10 @@ from airflow_provider_pawnqueue.hooks.arguments import (
     WrongArgumentError,
     check_early,
     checked_count,
+    checked_delay,
     checked_flag,
     checked_seconds,
+    checked_text,
     checked_topic,
     checked_word,
 )
@@ -24,7 +26,7 @@ from airflow_provider_pawnqueue.operators.base import PawnQueueOperator, failure
 from pawnqueue import Topic, TopicExistsError, TopicNotFoundError
 
 _checked_if_exists = partial(checked_word, of=("keep", "update"))
-#: The value of ``max_deliveries`` and ``max_age_seconds`` for topics that bury no message because of them.
+#: The value of ``max_deliveries``, ``max_pending`` and ``max_age_seconds`` for topics without such a limit.
 NEVER: Final = "never"
 #: The value of a setting with parts that is not wanted.
 OFF: Final = "off"
@@ -32,6 +34,11 @@ OFF: Final = "off"
 
 def checked_deliveries(given: object, name: str = "max_deliveries") -> int | None:
     """Return a number of deliveries, or None for ``never``."""
+    return None if given == NEVER else checked_count(given, name)
+
+
+def checked_pending(given: object, name: str = "max_pending") -> int | None:
+    """Return a number of messages, or None for ``never``."""
     return None if given == NEVER else checked_count(given, name)
 
 
@@ -54,6 +61,9 @@ def checked_group(given: object, name: str) -> dict[str, Any] | None:
 _SETTINGS: Final[Mapping[str, Callable[[object, str], Any]]] = {
     "max_deliveries": checked_deliveries,
     "packs": checked_flag,
+    "max_pending": checked_pending,
+    "overload": checked_text,  # the queue says why it drops nothing
+    "overload_timeout_seconds": checked_delay,
     "max_age_seconds": checked_age,
     "priorities": checked_flag,
     "delays": checked_flag,
@@ -70,6 +80,9 @@ class _TopicSettingsOperator(PawnQueueOperator):
         topic: str,
         max_deliveries: int | str | None = None,
         packs: bool | str | None = None,
+        max_pending: int | str | None = None,
+        overload: Literal["raise", "block"] | str | None = None,  # noqa: PYI051 - or a template
+        overload_timeout_seconds: float | timedelta | str | None = None,
         max_age_seconds: float | timedelta | str | None = None,
         priorities: bool | str | None = None,
         delays: bool | str | None = None,
@@ -80,6 +93,9 @@ class _TopicSettingsOperator(PawnQueueOperator):
         self.topic = check_early(topic, checked_topic, "topic")
         self.max_deliveries = check_early(max_deliveries, checked_deliveries, "max_deliveries")
         self.packs = check_early(packs, checked_flag, "packs")
+        self.max_pending = check_early(max_pending, checked_pending, "max_pending")
+        self.overload = check_early(overload, checked_text, "overload")
+        self.overload_timeout_seconds = check_early(overload_timeout_seconds, checked_delay, "overload_timeout_seconds")
         self.max_age_seconds = check_early(max_age_seconds, checked_age, "max_age_seconds")
         self.priorities = check_early(priorities, checked_flag, "priorities")
         self.delays = check_early(delays, checked_flag, "delays")
@@ -99,6 +115,10 @@ class PawnQueueCreateTopicOperator(_TopicSettingsOperator):
         after ten.
     :param packs: whether many messages that are published at once become packs; without it, yes. Pass False if
         consumers of the topic use the pawn-queue library: they do not see packs.
+    :param max_pending: how many messages that are not finished the topic may have. Publishing more is held up; without
+        it, or by ``"never"``, it never is.
+    :param overload: what publishing more does: ``raise`` an error, or ``block`` until there is room; without it, raise.
+    :param overload_timeout_seconds: for how long it waits for room; without it, 30.
     :param max_age_seconds: bury a message that was published longer ago than this, and hand it out to nobody; without
         it, or by ``"never"``, none.
     :param priorities: whether messages may be published with a priority; without it, no.
@@ -136,6 +156,9 @@ class PawnQueueUpdateTopicOperator(_TopicSettingsOperator):
     :param max_deliveries: bury a message after this many deliveries without a settlement, or ``"never"``.
     :param packs: whether many messages that are published at once become packs. False: no new ones. Consumers that use
         the pawn-queue library do not see packs.
+    :param max_pending: how many messages that are not finished the topic may have, or ``"never"`` for any number.
+    :param overload: what publishing more does: ``raise`` an error, or ``block`` until there is room.
+    :param overload_timeout_seconds: for how long it waits for room.
     :param max_age_seconds: bury a message that was published longer ago than this, and hand it out to nobody; or
         ``"never"``.
     :param priorities: whether messages may be published with a priority.

@@ -13,7 +13,7 @@ from airflow_provider_pawnqueue.hooks.diagnosis import in_airflow
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
 from airflow_provider_pawnqueue.hooks.retries import may_succeed_later
 from airflow_provider_pawnqueue.links import TopicLink
-from pawnqueue import ClaimBusyError, PawnQueueError, PublishError, QueueClosedError, StoreError
+from pawnqueue import ClaimBusyError, PawnQueueError, PublishError, QueueClosedError, QueueFullError, StoreError
 
 
 class PawnQueueOperator(BaseOperator):
@@ -56,4 +56,4 @@ def _is_worth_a_retry(error: PawnQueueError) -> bool:
     if isinstance(error, PublishError):
         # Only if nothing was published: another try would publish those messages again.
         return set(error.failed) == set(error.ids) and all(map(may_succeed_later, error.failed.values()))
-    return isinstance(error, (ClaimBusyError, QueueClosedError))
+    return isinstance(error, (ClaimBusyError, QueueClosedError, QueueFullError))

@@ -43,6 +43,9 @@ _Seen: TypeAlias = tuple[str, bool]
 #: What a wrong setting should have been.
 _TO_PASS: Final = {
     "max_deliveries": "a whole number from 1, or None for never",
+    "max_pending": "a whole number from 1, or None for any number",
+    "overload": "'raise' or 'block' (an overload that drops messages does not exist, as nothing is lost here)",
+    "overload_timeout_seconds": "a number of seconds from 0 to ten years",
     "max_age_seconds": "a number of seconds from 1 to ten years, or None for never",
     "paused": "True or False",
 }
@@ -55,6 +58,12 @@ class TopicOptions(TypedDict, total=False):
     """After this many deliveries without a settlement a message is buried (10 by default); None: never."""
     packs: bool | None
     """Whether many messages that are published at once become packs (default True)."""
+    max_pending: int | None
+    """How many messages that are not finished the topic may have before publishers are held up; None: any number."""
+    overload: Literal["raise", "block"]
+    """Whether publishing into a topic with ``max_pending`` messages is an error (default), or waits for room."""
+    overload_timeout_seconds: float
+    """For how long publishing waits for room (30 by default)."""
     max_age_seconds: float | None
     """A message that is older than this is buried, and handed out to nobody; None: never (default)."""
     priorities: bool | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
@@ -44,6 +44,22 @@ class TopicSettings(Part):
         default=None,
         description="Whether many messages that are published at once become packs. False: not any more. None: no, and "
         "the topic never had any: it was created with ``packs=False``, by pawn-queue, or by a version that knows none.",
+    )
+    max_pending: int | None = Field(
+        default=None,
+        ge=1,
+        le=MOST_COUNT,
+        strict=True,
+        description="How many messages that are not finished the topic may have before publishers are held up; None: "
+        "any number.",
+    )
+    overload: Literal["raise", "block"] = Field(
+        default="raise",
+        description="What becomes of a call that publishes into a topic which has ``max_pending`` messages: it raises "
+        "an error, or waits for room.",
+    )
+    overload_timeout_seconds: float = Field(
+        default=30.0, ge=0, le=LONGEST_DURATION, strict=True, description="For how long such a call waits at most."
     )
     max_age_seconds: float | None = Field(
         default=None,

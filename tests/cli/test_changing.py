@@ -225,6 +225,16 @@ def test_update_topic(run: Run, queue: SyncPawnQueue) -> None:
     for given, sentence in (("soon", "--max-age 'soon'"), ("0", "max_age_seconds of topic 'orders' is wrong")):
         done = run("update-topic", "orders", "--max-age", given)
         assert (done.code, sentence in done.err) == (1, True)
+    words = ("--max-pending", "1", "--overload", "block", "--overload-timeout", "2")
+    [row] = run("update-topic", "orders", *words, "--output", "json").rows
+    assert (row["max_pending"], row["overload"], row["overload_timeout_seconds"]) == (1, "block", 2.0)
+    assert run("update-topic", "orders", "--overload", "raise", "--output", "json").rows[0]["overload"] == "raise"
+    assert run("publish", "orders", "{}").code == 0
+    full = run("publish", "orders", "{}")
+    assert full.code == 1
+    assert "Topic 'orders' has 1 messages" in full.err
+    assert run("update-topic", "orders", "--max-pending", "never", "--output", "json").rows[0]["max_pending"] is None
+    assert "--max-pending 'few'" in run("update-topic", "orders", "--max-pending", "few").err
     done = run("update-topic", "orders")
     assert (done.code, "Pass a setting: --max-deliveries" in done.err) == (1, True)
     for topic, given, sentence in (

@@ -179,6 +179,18 @@ def test_a_topic_that_exists_is_kept_or_updated(queue: SyncPawnQueue) -> None:
         made.execute(NOBODY)
 
 
+def test_a_full_topic_fails_a_try(queue: SyncPawnQueue) -> None:
+    """Nothing was published, so Airflow tries again, and the log says why."""
+    queue.update_topic(TOPIC, max_pending=1)
+    assert len(publish(ONE)) == 1
+    with pytest.raises(
+        AirflowException, match=r"'orders' has 1 messages.*max_pending.*Nothing was published"
+    ) as failure:
+        publish(TWO)
+    assert not isinstance(failure.value, AirflowFailException)
+    assert queue.stats(TOPIC).pending == 1
+
+
 def test_update_topic(queue: SyncPawnQueue) -> None:
     """The settings change for all users of the topic; a topic that does not exist fails the task without retries."""
     for given, most in (("4", 4), ("never", None)):
@@ -190,6 +202,12 @@ def test_update_topic(queue: SyncPawnQueue) -> None:
             update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, **{name: given})
             assert update.execute(NOBODY).items() >= {"max_deliveries": None, name: allowed}.items()
             assert getattr(queue.topic(TOPIC).settings, name) is allowed
+    more = {"max_pending": "2", "overload": "block", "overload_timeout_seconds": timedelta(seconds=5)}
+    done = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, **more).execute(NOBODY)
+    assert (done["max_pending"], done["overload"], done["overload_timeout_seconds"]) == (2, "block", 5.0)
+    with pytest.raises(AirflowFailException, match=r"overload of topic 'orders' is wrong: .* nothing is lost here"):
+        PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, overload="drop_oldest").execute(NOBODY)
+    PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, max_pending="never", overload="raise").execute(NOBODY)
     for given, age in ((90, 90.0), (timedelta(hours=1), 3600.0), ("60", 60.0), ("never", None)):
         update = PawnQueueUpdateTopicOperator(task_id="t", topic=TOPIC, max_age_seconds=given)
         assert update.execute(NOBODY)["max_age_seconds"] == age

@@ -143,6 +143,7 @@ def test_every_event_has_a_sentence_and_a_subject() -> None:
         "counts": (("closed_claims", 2),), "failures": 1, "operation": "GetObject", "write_id": "w", "count": 2,
         "rows": "3-5", "looked_at": 7, "removal": "then", "limits": "keeps the latest 3",
         "given_back": ("a",) * 9, "left": ("c.0",), "error": "ValueError", "delay": 2.5,
+        "pending": 4, "max_pending": 4, "waits": True,
     }  # fmt: skip
     kinds = [one for one in vars(events).values() if isinstance(one, type) and issubclass(one, events.Event)]
     public = [kind for kind in kinds if kind is not events.Event and not kind.__name__.startswith("_")]

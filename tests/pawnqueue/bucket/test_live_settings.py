@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pawnqueue.bucket.topics import RECENT_RECORD_SECONDS
+from pawnqueue import QueueFullError
+from pawnqueue.bucket.topics import RECENT_RECORD_SECONDS, RECORD_CACHE_SECONDS
 from tests.pawnqueue.virtual import MARGIN, TOPIC, numbered, numbers
 
 if TYPE_CHECKING:
@@ -98,3 +99,65 @@ async def test_a_held_message_is_not_touched_by_a_new_age(
     await bob.queue.requeue(claim, claim.ids[1:])
     assert not await bob.queue.claim(TOPIC, "c")
     assert await _reasons(ann) == ["expired"]
+
+
+async def _fill(ann: Process, how: dict[str, bool], limit: int | None) -> None:
+    """Publish twenty messages, and set the limit, which this process has read since."""
+    await ann.queue.publish(TOPIC, numbered(20), **how)
+    await ann.queue.update_topic(TOPIC, max_pending=limit)
+    await ann.queue._known_topics.recent(TOPIC)
+
+
+@pytest.mark.parametrize("limit", [None, 100], ids=["set", "lowered"])
+async def test_max_pending_lowered(
+    how: dict[str, bool], world: World, ann: Process, bob: Process, limit: int | None
+) -> None:
+    """Publishers in other processes follow within a minute. What is stored stays, and is consumed."""
+    await _fill(ann, how, limit)
+    await bob.queue.update_topic(TOPIC, max_pending=10)
+    await ann.queue.publish(TOPIC, numbered(1, 20), **how)
+    await world.later(RECORD_CACHE_SECONDS)
+    with pytest.raises(QueueFullError):
+        await ann.queue.publish(TOPIC, numbered(1, 21), **how)
+    assert len(await ann.queue.peek(TOPIC, 100)) == 21
+
+
+@pytest.mark.parametrize("limit", [100, None], ids=["raised", "removed"])
+async def test_max_pending_raised(
+    how: dict[str, bool], world: World, ann: Process, bob: Process, limit: int | None
+) -> None:
+    """Publishers follow within 5 seconds, also calls that wait."""
+    await _fill(ann, how, 20)
+    waiting = asyncio.create_task(ann.queue.publish(TOPIC, numbered(5, 20), wait=600, **how))
+    await world.later(30)
+    assert not waiting.done()
+    began = world.clock.elapsed()
+    await bob.queue.update_topic(TOPIC, max_pending=limit)
+    assert len(await waiting) == 5
+    assert world.clock.elapsed() - began <= RECENT_RECORD_SECONDS + 2
+
+
+async def test_overload_raise(how: dict[str, bool], world: World, ann: Process, bob: Process) -> None:
+    """Calls that wait raise the error within 5 seconds."""
+    await _fill(ann, how, 20)
+    await ann.queue.update_topic(TOPIC, overload="block", overload_timeout_seconds=1000)
+    waiting = asyncio.create_task(ann.queue.publish(TOPIC, numbered(1, 20), **how))
+    await world.later(30)
+    assert not waiting.done()
+    began = world.clock.elapsed()
+    await bob.queue.update_topic(TOPIC, overload="raise")
+    with pytest.raises(QueueFullError):
+        await waiting
+    assert world.clock.elapsed() - began <= RECENT_RECORD_SECONDS + 2
+
+
+async def test_overload_block(how: dict[str, bool], world: World, ann: Process, bob: Process) -> None:
+    """The next calls wait, in other processes from 5 seconds later on."""
+    await _fill(ann, how, 20)
+    await bob.queue.update_topic(TOPIC, overload="block", overload_timeout_seconds=1000)
+    await world.later(RECENT_RECORD_SECONDS)
+    waiting = asyncio.create_task(ann.queue.publish(TOPIC, numbered(1, 20), **how))
+    await world.later(30)
+    assert not waiting.done()
+    await bob.queue.ack(await bob.queue.claim(TOPIC, "c", max_messages=20))
+    assert len(await waiting) == 1

@@ -1,4 +1,4 @@
-"""§4, Pausing and Age."""
+"""§4, Pausing and Age, and §7, Backpressure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.by_id import ById
 from pawnqueue.claims.claiming import Attempt
 from pawnqueue.context import Context
+from pawnqueue.publish import backpressure
+from pawnqueue.publish.backpressure import Backpressure, _TopicRoom
 from tests.sim.mutants.entering import Patches, mutant
 
 
@@ -97,3 +99,60 @@ def expired_by_hearsay() -> Patches:
             return None
 
     return [(Context, "topic_marker", lambda *_: AsItWasRead)]
+
+
+# --- §7, Backpressure ---
+
+_TESTS = "tests/pawnqueue/publish/test_backpressure.py"
+
+
+@mutant(
+    "§7 Backpressure: what this process has published since its count is added to it",
+    test=f"{_TESTS}::test_calls_at_the_same_time_share_the_room",
+)
+def own_messages_are_forgotten() -> Patches:
+    return [(_TopicRoom, "pending", lambda _, count: count.pending)]
+
+
+@mutant(
+    "§7 Backpressure: the less room is left, the sooner a count is made anew",
+    test=f"{_TESTS}::test_a_call_waits_for_room",
+)
+def counts_are_kept() -> Patches:
+    return [(Backpressure, "_is_due", lambda *_: False)]
+
+
+@mutant(
+    "§7 Backpressure: what is under way while it is counted is added to the count",
+    test=f"{_TESTS}::test_what_is_under_way_during_a_count_counts",
+)
+def under_way_is_forgotten() -> Patches:
+    original = Backpressure._count
+
+    async def count(self: Backpressure, topic: Any, room: _TopicRoom, limit: int) -> None:
+        under_way, room.under_way = room.under_way, 0
+        try:
+            await original(self, topic, room, limit)
+        finally:
+            room.under_way += under_way
+
+    return [(Backpressure, "_count", count)]
+
+
+@mutant(
+    "§7 Backpressure: one count serves many calls",
+    test=f"{_TESTS}::test_a_busy_publisher_pays_far_less_than_a_list_a_message",
+)
+def each_call_counts() -> Patches:
+    return [(backpressure, "MAX_COUNT_SECONDS", 0.0), (backpressure, "MIN_COUNT_SECONDS", 0.0)]
+
+
+@mutant(
+    "§7 Backpressure: nobody is refused by settings that are older than five seconds",
+    test="tests/pawnqueue/bucket/test_live_settings.py::test_max_pending_raised",
+)
+def refused_by_hearsay() -> Patches:
+    async def recent(*_: Any) -> None:
+        return None
+
+    return [(topics.KnownTopics, "recent", recent)]
