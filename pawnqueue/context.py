@@ -10,6 +10,7 @@ from pawnqueue.domain import lease as lease_times
 from pawnqueue.errors import StoreError
 from pawnqueue.events import Events
 from pawnqueue.registers.claim_records import ClaimRecordRegister
+from pawnqueue.registers.dedup_segments import DedupSegmentRegister
 from pawnqueue.registers.leases import LeaseRegister
 from pawnqueue.registers.topic_markers import TopicMarker
 from pawnqueue.registers.write_records import WriteRecordRegister
@@ -91,6 +92,10 @@ class Context:
     def write_record(self, topic: str, write_id: str) -> WriteRecordRegister:
         """Return the register of a staged write."""
         return WriteRecordRegister(self.registers, topic, write_id, self.margin)
+
+    def dedup_segment(self, topic: str, tag: str, shard: int, number: int) -> DedupSegmentRegister:
+        """Return the register of a segment of a topic's deduplication log."""
+        return DedupSegmentRegister(self.registers, topic, (tag, shard, number), self.margin)
 
     def with_budget(self, seconds: float = PER_OBJECT_RETRY_SECONDS, *, cut: bool = False) -> Context:
         """Return a context that retries each request, and each compare-and-set, for at most this long.

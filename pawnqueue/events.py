@@ -273,6 +273,17 @@ class TopicFull(_OfTopic):
 
 
 @_event
+class Deduplicated(_OfTopic):
+    """Messages were not published, as others with their deduplication keys were published before, in the window."""
+
+    subject = "publish"
+    template = "Not published into topic {topic!r}, as their keys were before: {ids:message}."
+
+    ids: tuple[str, ...]
+    """For each of them the id of the message that was published before."""
+
+
+@_event
 class WriteDecided(_OfWrite):
     """A staged write was decided: all of its messages will be in the topic, even if this process dies."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import datetime
@@ -49,6 +49,7 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.claim_terms import ClaimTerms
 from pawnqueue.domain.object_sizes import MAX_CLAIM_PACKED_MESSAGES
+from pawnqueue.domain.records import DEFAULT_DEDUP_WINDOW_SECONDS
 from pawnqueue.errors import QueueClosedError, StoreError, TopicNotFoundError
 from pawnqueue.listening.draining import AT_ONCE_SECONDS, DRAIN_SECONDS, Drain, end_workers
 from pawnqueue.listening.handlers import Handler, checked_handler
@@ -61,8 +62,9 @@ from pawnqueue.maintenance.redrive import OnProgress, RedriveResult, RedriveTerm
 from pawnqueue.maintenance.removal import Removed
 from pawnqueue.publish import staging, writes
 from pawnqueue.publish.backpressure import Backpressure
-from pawnqueue.publish.new_messages import checked_messages
+from pawnqueue.publish.new_messages import DedupKey, check_dedup_keys, checked_messages
 from pawnqueue.publish.packing import PackChoice, chosen_packs
+from pawnqueue.publish.publish_once import PublishedIds
 from pawnqueue.publish.publisher import Publisher
 from pawnqueue.publish.schedule import check_allowed, check_none, checked_schedule
 from pawnqueue.publish.staging import Staged
@@ -98,7 +100,9 @@ if TYPE_CHECKING:
     from pawnqueue.domain.layout import Role
     from pawnqueue.domain.records import BucketRecord, TopicRecord
     from pawnqueue.events import Listener
+    from pawnqueue.publish.new_messages import Checked
     from pawnqueue.runtime.clock import Clock
+    from pawnqueue.settings import PacksSettings
     from pawnqueue.stores.credentials import Session
     from pawnqueue.stores.port import Store
 
@@ -223,6 +227,8 @@ class PawnQueue(ForAsyncWith):
         :param dead_letters: which dead letters the janitor removes, after a warning: a dict with ``max_age_seconds``,
             ``max_count``, or both, and ``notice_seconds`` (default: a day), by which the warning comes before. None
             (the default): all are kept.
+        :param dedup_window_seconds: for how long a message keeps others with its ``dedup_key`` from being published, by
+            the store's time, from 1 to 30 days of seconds. None: an hour, from the first publish with a key on.
         :raises InvalidTopicError: it is not a valid topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
         """
@@ -249,6 +255,8 @@ class PawnQueue(ForAsyncWith):
         :param paused: as :meth:`pause` and :meth:`resume` set it.
         :param dead_letters: the new limits, all of them: what the dict does not name has its default. None: all dead
             letters are kept from now on. What was warned of under the former limits is warned of again.
+        :param dedup_window_seconds: counts within a minute, also for messages that were published before. It cannot be
+            None again.
         """
         self._life.check_open()
         record = await self._known_topics.update(topic, settings)
@@ -358,9 +366,10 @@ class PawnQueue(ForAsyncWith):
         delay: float | None = None,
         not_before: datetime | None = None,
         priority: int = 0,
+        dedup_key: DedupKey = None,
         pack: PackChoice = "auto",
         wait: float | None = None,
-    ) -> list[str]:
+    ) -> PublishedIds:
         """Publish messages, and return their ids in order.
 
         :param payloads: JSON objects, as dicts, or a :class:`NewMessage` for one with headers of its own. Each is
@@ -371,14 +380,17 @@ class PawnQueue(ForAsyncWith):
         :param delay: for how many seconds nobody is given them, if the topic allows delays (:meth:`create_topic`).
         :param not_before: before which time, by the store's clock, nobody is given them; in place of ``delay``.
         :param priority: from -9 to 9, if the topic allows priorities. Consumers are given higher ones first.
+        :param dedup_key: publish no message whose key was published within the topic's ``dedup_window_seconds``: the
+            result has the id of the message that was, and names the duplicates. A text for a single message, or a
+            function that returns the key of each payload. A :class:`NewMessage` can have its own.
         :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs
             (:meth:`create_topic`) and there are at least ``packs.min_messages`` of them, or several calls that wait at
             the same time, which share a pack then. True: always. False: never.
         :param wait: for how many seconds to wait for room if the topic has ``max_pending`` messages; without it, as its
             ``overload`` says.
         :raises QueueFullError: the topic has no room for them. Nothing was published.
-        :raises InvalidArgumentError: the topic does not allow packs, delays or priorities, and the call asks for them.
-            Nothing was published.
+        :raises InvalidArgumentError: the topic does not allow packs, delays or priorities, and the call asks for them;
+            or a message has no valid key where some have one. Nothing was published.
         :raises TopicNotFoundError: the topic does not exist, or was deleted. Nothing was published.
         :raises InvalidPayloadError: one of the payloads is not a JSON object. Nothing was published.
         :raises PublishError: some were not published, or it could not be found out. It says which.
@@ -389,7 +401,9 @@ class PawnQueue(ForAsyncWith):
         choice = checked_pack(pack)
         seconds = None if wait is None else checked_seconds(wait, "wait", topic, "publish")
         schedule = checked_schedule(topic, delay, not_before, priority)
-        checked = checked_messages(payloads, headers, self._context.settings.limits, topic, schedule=schedule)
+        limits = self._context.settings.limits
+        checked = checked_messages(payloads, headers, limits, topic, schedule=schedule, dedup_key=dedup_key)
+        has_keys = check_dedup_keys(checked, topic, dedup_key)
         if create:
             await self._known_topics.create(topic)
         record = await self._topic(topic, "publish")
@@ -397,16 +411,28 @@ class PawnQueue(ForAsyncWith):
         check_allowed(topic, (message.schedule for message in checked), allowed)
         packs = chosen_packs(choice, len(checked), topic, allowed, self._context.settings.packs)
         if not checked:
-            return []
+            return PublishedIds()
         producer_id = await self._producer_id(producer)
         admission = await self._backpressure.admit(record, len(checked), seconds)
         try:
             with admission:
+                if has_keys:
+                    return await self._publish_once(record, checked, producer_id, packs)
                 if packs is None and choice == "auto" and allowed.packs:
-                    return await self._publisher.publish_together(topic, checked, producer_id=producer_id)
-                return await self._publisher.publish(topic, checked, producer_id=producer_id, packs=packs)
+                    ids = await self._publisher.publish_together(topic, checked, producer_id=producer_id)
+                else:
+                    ids = await self._publisher.publish(topic, checked, producer_id=producer_id, packs=packs)
+                return PublishedIds(ids)
         finally:
             self._claims.look_again(topic, sum(not message.schedule.has_delay for message in checked))
+
+    async def _publish_once(
+        self, record: TopicRecord, checked: Sequence[Checked], producer_id: str, packs: PacksSettings | None
+    ) -> PublishedIds:
+        if record.settings.dedup_window_seconds is None:  # ⚑ §7: it tells sweeps that the topic has keys
+            window = {"dedup_window_seconds": DEFAULT_DEDUP_WINDOW_SECONDS}
+            record = await self._known_topics.update(record.name, window, unset_only=True)
+        return await self._publisher.publish_once(record, checked, producer_id=producer_id, packs=packs)
 
     # --- staged writes: what many processes stage becomes visible at once ---
 
@@ -1193,7 +1219,8 @@ class PawnQueue(ForAsyncWith):
         """Read a topic's record, whatever is cached of it.
 
         ⚑ §5: what this process read up to a minute ago may be out of date. A sweep that does not list the packs would
-        take them for removed, and a redrive would move a letter that is still being buried.
+        take them for removed, and a redrive would move a letter that is still being buried. §7: a sweep that does not
+        know of deduplication keys would remove what tells of them.
         """
         self._life.check_open()
         return await self._topics.get(topic, operation)

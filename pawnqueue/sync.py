@@ -22,7 +22,7 @@ from pawnqueue.domain import layout
 from pawnqueue.errors import PawnQueueError, QueueClosedError
 from pawnqueue.listening.handlers import HandlerThreads, checked_sync_handler
 from pawnqueue.listening.signals import on_signals
-from pawnqueue.publish.new_messages import checked_messages
+from pawnqueue.publish.new_messages import check_dedup_keys, checked_messages
 from pawnqueue.publish.schedule import checked_schedule
 from pawnqueue.queue import PawnQueue
 from pawnqueue.runtime.lifetime import CLOSE_SECONDS
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pawnqueue.events import Listener
     from pawnqueue.listening.handlers import SyncHandler
     from pawnqueue.listening.report import Listened
+    from pawnqueue.publish.new_messages import DedupKey
     from pawnqueue.publish.packing import PackChoice
     from pawnqueue.runtime.clock import Clock
     from pawnqueue.settings import Settings
@@ -178,13 +179,14 @@ class SyncPawnQueue(SyncCalls):
             return given
         return list(given)
 
-    def _copied(
+    def _copied(  # noqa: PLR0913 - as publish has them
         self,
         topic: str,
         payloads: Payloads,
         headers: Mapping[str, str] | None,
         *,
         create: bool,
+        dedup_key: DedupKey,
         pack: PackChoice,
         **schedule: Any,
     ) -> Payloads:
@@ -193,7 +195,10 @@ class SyncPawnQueue(SyncCalls):
         layout.checked_topic(topic)
         checked_flag(create, "create", "publish")
         checked_pack(pack)
-        return checked_messages(payloads, headers, limits, topic, schedule=checked_schedule(topic, **schedule))
+        schedules = checked_schedule(topic, **schedule)
+        checked = checked_messages(payloads, headers, limits, topic, schedule=schedules, dedup_key=dedup_key)
+        check_dedup_keys(checked, topic, dedup_key)
+        return checked
 
     @contextmanager
     def _kept_alive(

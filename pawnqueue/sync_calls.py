@@ -28,7 +28,9 @@ from pawnqueue.listening.retry import Retry
 from pawnqueue.maintenance import AskOwner, SweepReport
 from pawnqueue.maintenance.redrive import OnProgress, RedriveResult
 from pawnqueue.maintenance.removal import Removed
+from pawnqueue.publish.new_messages import DedupKey
 from pawnqueue.publish.packing import PackChoice
+from pawnqueue.publish.publish_once import PublishedIds
 from pawnqueue.publish.staging import Staged
 from pawnqueue.publish.write_outcome import Written
 from pawnqueue.queue import PawnQueue
@@ -66,6 +68,7 @@ class SyncCalls(ABC):
         headers: Mapping[str, str] | None,
         *,
         create: bool,
+        dedup_key: DedupKey,
         pack: PackChoice,
         **schedule: Any,
     ) -> Payloads:
@@ -122,6 +125,8 @@ class SyncCalls(ABC):
         :param dead_letters: which dead letters the janitor removes, after a warning: a dict with ``max_age_seconds``,
             ``max_count``, or both, and ``notice_seconds`` (default: a day), by which the warning comes before. None
             (the default): all are kept.
+        :param dedup_window_seconds: for how long a message keeps others with its ``dedup_key`` from being published, by
+            the store's time, from 1 to 30 days of seconds. None: an hour, from the first publish with a key on.
         :raises InvalidTopicError: it is not a valid topic name.
         :raises TopicExistsError: it exists with other settings than those given here.
         """
@@ -147,6 +152,8 @@ class SyncCalls(ABC):
         :param paused: as :meth:`pause` and :meth:`resume` set it.
         :param dead_letters: the new limits, all of them: what the dict does not name has its default. None: all dead
             letters are kept from now on. What was warned of under the former limits is warned of again.
+        :param dedup_window_seconds: counts within a minute, also for messages that were published before. It cannot be
+            None again.
         """
         return self.run(lambda queue: queue.update_topic(topic, **settings))
 
@@ -230,9 +237,10 @@ class SyncCalls(ABC):
         delay: float | None = None,
         not_before: datetime | None = None,
         priority: int = 0,
+        dedup_key: DedupKey = None,
         pack: PackChoice = "auto",
         wait: float | None = None,
-    ) -> list[str]:
+    ) -> PublishedIds:
         """Publish messages, and return their ids in order.
 
         :param payloads: JSON objects, as dicts, or a :class:`NewMessage` for one with headers of its own. Each is
@@ -243,20 +251,31 @@ class SyncCalls(ABC):
         :param delay: for how many seconds nobody is given them, if the topic allows delays (:meth:`create_topic`).
         :param not_before: before which time, by the store's clock, nobody is given them; in place of ``delay``.
         :param priority: from -9 to 9, if the topic allows priorities. Consumers are given higher ones first.
+        :param dedup_key: publish no message whose key was published within the topic's ``dedup_window_seconds``: the
+            result has the id of the message that was, and names the duplicates. A text for a single message, or a
+            function that returns the key of each payload. A :class:`NewMessage` can have its own.
         :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs
             (:meth:`create_topic`) and there are at least ``packs.min_messages`` of them, or several calls that wait at
             the same time, which share a pack then. True: always. False: never.
         :param wait: for how many seconds to wait for room if the topic has ``max_pending`` messages; without it, as its
             ``overload`` says.
         :raises QueueFullError: the topic has no room for them. Nothing was published.
-        :raises InvalidArgumentError: the topic does not allow packs, delays or priorities, and the call asks for them.
-            Nothing was published.
+        :raises InvalidArgumentError: the topic does not allow packs, delays or priorities, and the call asks for them;
+            or a message has no valid key where some have one. Nothing was published.
         :raises TopicNotFoundError: the topic does not exist, or was deleted. Nothing was published.
         :raises InvalidPayloadError: one of the payloads is not a JSON object. Nothing was published.
         :raises PublishError: some were not published, or it could not be found out. It says which.
         """
         payloads = self._copied(
-            topic, payloads, headers, create=create, delay=delay, not_before=not_before, priority=priority, pack=pack
+            topic,
+            payloads,
+            headers,
+            create=create,
+            delay=delay,
+            not_before=not_before,
+            priority=priority,
+            dedup_key=dedup_key,
+            pack=pack,
         )
         return self.run(
             lambda queue: queue.publish(
@@ -268,6 +287,7 @@ class SyncCalls(ABC):
                 delay=delay,
                 not_before=not_before,
                 priority=priority,
+                dedup_key=dedup_key,
                 pack=pack,
                 wait=wait,
             )

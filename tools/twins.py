@@ -55,6 +55,7 @@ class SyncCalls(ABC):
         headers: Mapping[str, str] | None,
         *,
         create: bool,
+        dedup_key: DedupKey,
         pack: PackChoice,
         **schedule: Any,
     ) -> Payloads:

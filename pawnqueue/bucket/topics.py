@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDic
 
 from pydantic import ValidationError
 
-from pawnqueue.arguments import shown
+from pawnqueue.arguments import is_number, shown
 from pawnqueue.bucket.grouped_settings import DeadLetterOptions, with_groups
 from pawnqueue.domain import layout
-from pawnqueue.domain.records import TopicRecord, TopicSettings
+from pawnqueue.domain.records import (
+    DEFAULT_DEDUP_WINDOW_SECONDS,
+    LONGEST_DEDUP_WINDOW_SECONDS,
+    TopicRecord,
+    TopicSettings,
+)
 from pawnqueue.domain.times import instant
 from pawnqueue.errors import ConfigError, StoreError, TopicExistsError, TopicNotFoundError
 from pawnqueue.events import TopicChanged
@@ -36,8 +41,8 @@ EXISTENCE_CHECK_RETRY_SECONDS = 5.0
 
 #: Settings that are None in a topic that never had the thing. Later they are True or False, and never None again.
 _FOR_EVER: Final = ("packs", "priorities", "delays")
-#: A topic, and whether it was seen with settings by which its consumers look for packs.
-_Seen: TypeAlias = tuple[str, bool]
+#: A topic, and whether it was seen with settings by which its consumers look for packs; or when it was created.
+_Seen: TypeAlias = tuple[str, bool | str]
 
 
 #: What a wrong setting should have been.
@@ -56,6 +61,8 @@ class TopicOptions(TypedDict, total=False):
 
     max_deliveries: int | None
     """After this many deliveries without a settlement a message is buried (10 by default); None: never."""
+    dedup_window_seconds: float | None
+    """For how long a message keeps others with its deduplication key from being published (an hour by default)."""
     packs: bool | None
     """Whether many messages that are published at once become packs (default True)."""
     max_pending: int | None
@@ -145,8 +152,11 @@ class Topics:
             )
         return existing
 
-    async def update(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
-        """Change settings of the topic by compare-and-set, so that simultaneous changes of other processes are kept."""
+    async def update(self, topic: str, settings: Mapping[str, Any], *, unset_only: bool = False) -> TopicRecord:
+        """Change settings of the topic by compare-and-set, so that simultaneous changes of other processes are kept.
+
+        :param unset_only: change only those that are None.
+        """
         layout.checked_topic(topic)
         backoff = self._store.backoff()
         while True:
@@ -154,7 +164,10 @@ class Topics:
             if found is None:
                 raise topic_not_found_error(topic, "update_topic")
             record = found.value
-            changed = record.model_copy(update={"settings": _merge_settings(topic, record.settings, settings)})
+            changes = settings
+            if unset_only:
+                changes = {name: each for name, each in settings.items() if getattr(record.settings, name) is None}
+            changed = record.model_copy(update={"settings": _merge_settings(topic, record.settings, changes)})
             if changed.settings == record.settings:
                 return record
             if changed.settings.dead_letters != record.settings.dead_letters:
@@ -199,6 +212,12 @@ class Topics:
             found = await TopicMarker(registers, topic).look()
             return found is not None and found.value.settings.packs is not None
         return await registers.head(layout.topic_marker(topic)) is not None
+
+    async def is_of(self, topic: str, created_at: str) -> bool:
+        """Say whether the topic exists, as it was created at this time: one GET."""
+        registers = self._registers.through(self._store.with_budget(EXISTENCE_CHECK_RETRY_SECONDS))
+        found = await TopicMarker(registers, topic).look()
+        return found is not None and found.value.created_at == created_at
 
     async def find(self, topic: str) -> Versioned[TopicRecord] | None:
         """Return the topic's record and its version, or None if the topic does not exist."""
@@ -246,10 +265,10 @@ class KnownTopics:
             self._reads.stop_sharing(topic)
         return await self._reads.do(topic, lambda: self._read(topic))
 
-    async def update(self, topic: str, settings: Mapping[str, Any]) -> TopicRecord:
+    async def update(self, topic: str, settings: Mapping[str, Any], *, unset_only: bool = False) -> TopicRecord:
         """Change settings of the topic, and forget what was cached."""
         try:
-            return await self._topics.update(topic, settings)
+            return await self._topics.update(topic, settings, unset_only=unset_only)
         finally:
             self.forget(topic)
 
@@ -263,7 +282,13 @@ class KnownTopics:
         :param with_packs: say whether its consumers look for packs, too: one GET, or none as well. ⚑ §7: a topic that
             was deleted and created again may allow none. Nobody would see a pack in it.
         """
-        what: _Seen = (topic, with_packs)
+        return await self._is_seen((topic, with_packs))
+
+    async def is_same(self, record: TopicRecord) -> bool:
+        """Say whether the topic still exists, and was not created again: one GET, unless that was seen just now."""
+        return await self._is_seen((record.name, record.created_at))
+
+    async def _is_seen(self, what: _Seen) -> bool:
         now = self._clock.elapsed()
         if now - self._seen.get(what, -math.inf) < EXISTENCE_CACHE_SECONDS:
             return True
@@ -281,9 +306,9 @@ class KnownTopics:
         self._records.pop(topic, None)
         self._reads.stop_sharing(topic)
         self._creations.stop_sharing(topic)
-        for with_packs in (False, True):
-            self._seen.pop((topic, with_packs), None)
-            self._checks.stop_sharing((topic, with_packs))
+        for what in [each for each in {*self._seen, *self._check_began} if each[0] == topic]:
+            self._seen.pop(what, None)
+            self._checks.stop_sharing(what)
 
     async def _read(self, topic: str) -> TopicRecord | None:
         self._read_began[topic] = began = self._clock.elapsed()
@@ -299,9 +324,13 @@ class KnownTopics:
         self._remember(topic, await self._topics.create(topic, {}), began, changes)
 
     async def _check(self, what: _Seen) -> bool:
-        topic, with_packs = what
+        topic, which = what
         began, changes = self._clock.elapsed(), self._changes
-        if not await self._topics.exists(topic, with_packs=with_packs):
+        if isinstance(which, bool):
+            is_seen = await self._topics.exists(topic, with_packs=which)
+        else:
+            is_seen = await self._topics.is_of(topic, which)
+        if not is_seen:
             self.forget(topic)
             return False
         if changes == self._changes:
@@ -313,7 +342,7 @@ class KnownTopics:
         # A record that was read before a change, or before the one that is cached, is not cached.
         if changes == self._changes and (known is None or known[1] <= began):
             self._records[topic] = (record, began)
-            self._seen[topic, False] = began
+            self._seen[topic, False] = self._seen[topic, record.created_at] = began
             if record.settings.packs is not None:
                 self._seen[topic, True] = began
 
@@ -323,6 +352,7 @@ def _merge_settings(topic: str, before: TopicSettings, changes: Mapping[str, Any
     if unknown:
         known = ", ".join(TopicSettings.model_fields)
         raise ConfigError(f"Topics have no setting {unknown[0]!r}, only {known}.", topic=topic)
+    _check_window(topic, before, changes)
     for name in _FOR_EVER:
         _check_for_ever(topic, name, before, changes)
         if getattr(before, name) is None and changes.get(name) is False:
@@ -355,6 +385,19 @@ def _check_for_ever(topic: str, name: str, before: TopicSettings, changes: Mappi
     else:
         return
     raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {advice}", topic=topic)
+
+
+def _check_window(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> None:
+    name = "dedup_window_seconds"
+    window = changes.get(name, before.dedup_window_seconds)
+    if window is None and before.dedup_window_seconds is not None:
+        # ⚑ §7: by None, sweeps would not resolve its keys any more, and remove the records that tell of them.
+        why = f"it has a window, so pass a number of seconds, such as {DEFAULT_DEDUP_WINDOW_SECONDS:g}."
+    elif window is not None and (not is_number(window) or not 1 <= window <= LONGEST_DEDUP_WINDOW_SECONDS):
+        why = f"pass a number of seconds from 1 to {LONGEST_DEDUP_WINDOW_SECONDS:.0f}, not {shown(window)}."
+    else:
+        return
+    raise ConfigError(f"Setting {name} of topic {topic!r} is wrong: {why}", topic=topic)
 
 
 def topic_not_found_error(topic: str, operation: str) -> TopicNotFoundError:

@@ -200,6 +200,16 @@ def _place(info: ObjectInfo) -> str:
     return info.key.split("/", 2)[2] if info.key.count("/") > 1 else ""
 
 
+async def find_pack(store: ResilientStore, topic: str, stem: str) -> str | None:
+    """Return the name of the pack whose name begins so, up to the number of its messages, or None: one LIST."""
+    async with aclosing(store.pages(packs_folder(topic), start_after=f"{packs_folder(topic)}{stem}")) as listing:
+        async for page in listing:
+            for info in page:
+                name = last_part(info.key)
+                return name if name.startswith(f"{stem}.") else None
+    return None
+
+
 async def names_between(store: ResilientStore, topic: str, first: str, last: str) -> set[str]:
     """Return the names of the single messages from one name to another, both included, and a few behind them."""
     found: set[str] = set()

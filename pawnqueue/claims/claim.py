@@ -42,6 +42,8 @@ class Message:
     """The staged write that published it; empty where none did."""
     priority: int = 0
     """The priority with which it was published. A message that was redriven has it too, and is in no lane any more."""
+    dedup_key: str | None = None
+    """The key by which its publisher kept it from being published twice; None where it gave none."""
     unit: str = field(default="", repr=False)
     """What the claim names it by, and no other message of it: the uuid in its key; of a message of a pack, the pack's
     unit and its number. Another body may have the same ``id``."""
@@ -98,6 +100,7 @@ def as_message(  # the fields of an envelope, and where it was found
         deliveries=deliveries,
         write_id=getattr(envelope, "write_id", ""),
         priority=envelope.priority,
+        dedup_key=envelope.dedup_key,
         unit=unit or (parsed.id if (parsed := units.parse(name)) is not None else ""),
     )
 

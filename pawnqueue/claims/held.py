@@ -50,6 +50,7 @@ class HeldClaim(Claim):
         self._deadline = deadline
         self._session_ttl = session_ttl
         self._is_fleeting = is_fleeting
+        self._is_trace = False
         self.writes: dict[str, datetime] = {}  # the staged writes that it has messages of, with the latest one's time
         written = [(each.write_id, each.published_at) for each in self._packs] or [
             (each.write_id, each.created_at) for each in messages
@@ -57,6 +58,10 @@ class HeldClaim(Claim):
         for write_id, at in written:
             if write_id:
                 self.writes[write_id] = max(self.writes.get(write_id, at), at)
+        #: Whether a publisher may look for its messages in the record, as they have deduplication keys.
+        self.has_keys = any(each.has_keys for each in self._packs) or (
+            not self._packs and any(each.dedup_key is not None for each in messages)
+        )
         self.leases = dict(leases)  # of each member's key, the version of its lease, where it is known
         self.done: set[str] = set()  # members whose decision is known to be carried out
         # Members on which this session has decided, when (elapsed), and of which nothing is carried out by it yet.
@@ -365,6 +370,15 @@ class HeldClaim(Claim):
     def keep_record(self) -> None:
         """Let its record be closed in the end, and not deleted, although nobody else can know its id."""
         self._is_fleeting = False
+
+    def keep_trace(self) -> None:
+        """Let its record be closed in the end, and be removed by the next sweep that needs no trace of its messages."""
+        self._is_fleeting, self._is_trace = False, True
+
+    @property
+    def is_trace(self) -> bool:
+        """Whether its record is kept for a while, and only because it tells of its messages."""
+        return self._is_trace and not self._given_away
 
     def withhold(self, uuids: Iterable[str]) -> None:
         """Take these messages out of the claim: another consumer has them, or may have them soon."""

@@ -153,6 +153,8 @@ class ClaimedPack:
     shares: Sequence[Share]
     write_id: str = ""
     """The staged write that published it; empty where none did."""
+    has_keys: bool = False
+    """Whether its messages have deduplication keys."""
 
     @property
     def published_at(self) -> datetime:
@@ -332,7 +334,7 @@ async def _understood(context: Context, topic: str, unit_id: str, member: Member
         return Decision(how="dead", reason="malformed", error=str(problem), by="claim")
     decisions: dict[str, Decision] = {}
     ids = [""] * count
-    write_id = ""
+    write_id, has_keys = "", False
     fault: PawnQueueError | None = None
     given = member.given
     well = read = 0
@@ -361,12 +363,13 @@ async def _understood(context: Context, topic: str, unit_id: str, member: Member
         else:
             ids[number] = entry.id
             write_id = write_id or entry.write_id  # all lines of a staged pack have the same
+            has_keys = has_keys or entry.dedup_key is not None
             well |= 1 << number
     for number in numbers.each(member.decided_numbers & ~given):
         # What its owner has decided is shown by these ids, whatever became of the lines since.
         with suppress(UnreadableRecordError, PawnQueueError):
             ids[number] = pack.read_entry(lines[number], key).id
-    claimed = ClaimedPack(topic, unit_id, member.name, body, ids, well, member.shares, write_id)
+    claimed = ClaimedPack(topic, unit_id, member.name, body, ids, well, member.shares, write_id, has_keys)
     return ReadPack(claimed, decisions, fault, len(body))
 
 

@@ -1,4 +1,4 @@
-"""Keep what tells a committer that a message was published: the record of the claim that consumed it (§7)."""
+"""Keep what tells a publisher that a message was published: the record of the claim that consumed it (§7)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DATE_RESOLUTION = timedelta(seconds=1)
 
 
 async def keep_if_needed(context: Context, claim: HeldClaim) -> None:
-    """Keep the record of a claim with a made-up id where a staged write may still look for its messages in it.
+    """Keep the record of a claim with a made-up id where a publisher may still look for its messages in it.
 
     ⚑ §7: A committer that takes over looks for each message of the chunk in doubt. Of a message that was acked, only
     the claim's record is left. So the record may be deleted only where every write that it had messages of is done.
@@ -40,6 +40,10 @@ async def keep_if_needed(context: Context, claim: HeldClaim) -> None:
         done = [False]
     if not all(done):
         claim.keep_record()
+    elif claim.has_keys:
+        # ⚑ §7: if a message's publisher died before it noted that the key is published, only this record tells. A sweep
+        # resolves the key before it removes the record.
+        claim.keep_trace()
 
 
 def _has_buried_unread(claim: HeldClaim) -> bool:

@@ -281,6 +281,6 @@ async def _close(context: Context, claim: HeldClaim) -> None:
         if not await context.registers.delete([layout.claim(claim.topic, record.stem)]):
             claim.remember_deletion()
         return
-    closed = await context.claim_record(claim.topic, record.stem).close(claim.found)
+    closed = await context.claim_record(claim.topic, record.stem).close(claim.found, is_trace=claim.is_trace)
     if closed is not None:
         claim.remember(closed)

@@ -29,6 +29,7 @@ _UNIT_ID = re.compile(UNIT_ID)
 _PACK_ENDING = re.compile(rf".-(?P<uuid>{_UUID.pattern})\.(?P<count>[1-9][0-9]{{0,3}})\.jsonl\.zst\Z")
 _GENERATION = re.compile(r"0|[1-9][0-9]{0,17}")  # in one spelling: of two, one would name the record of the other
 _SLASHES = (0, 2)  # of a name alone, and of a key: topic, folder, name
+_DEDUP_SEGMENT = re.compile(r"(?P<tag>[0-9a-f]{8})-(?P<shard>[0-9])\.(?P<number>[0-9]{8})\.json")
 _STAGED = re.compile(r"[0-9]{9}-[0-9a-f]{32}\.[0-9]{6}\.jsonl(\.zst)?")
 _STAGED_SLASHES = 3  # topic, folder, write, name
 _MOST_PARTS = 10**9
@@ -366,6 +367,30 @@ def written_id(topic: str, write_id: str, part: int, position: int) -> str:
 def written_pack_uuid(topic: str, write_id: str, name: str) -> str:
     """Return the uuid of the pack that a staged object becomes: another one for each attempt at its rows."""
     return _as_uuid(f"{topic}\x00{write_id}\x00{name}")
+
+
+def dedup(topic: str) -> str:
+    """Return the folder of the topic's deduplication log."""
+    return f"{topic}/dedup/"
+
+
+def dedup_segment(topic: str, tag: str, shard: int, number: int) -> str:
+    """Return the key of a segment of the topic's deduplication log.
+
+    :param tag: of the topic that was created at one time: another one for a topic that is created anew.
+    """
+    return f"{topic}/dedup/{tag}-{shard}.{number:08}.json"
+
+
+def dedup_tag(created_at: str) -> str:
+    """Return what the keys of a topic's segments begin with, from what its marker says of its creation."""
+    return hashlib.sha256(created_at.encode("utf-8", "replace")).hexdigest()[:8]
+
+
+def parse_dedup_segment(key: str) -> tuple[str, int, int] | None:
+    """Read tag, shard and number out of a key below ``dedup/``, or return None for a stranger's."""
+    match = _DEDUP_SEGMENT.fullmatch(last_part(key))
+    return None if match is None else (match["tag"], int(match["shard"]), int(match["number"]))
 
 
 def leases(topic: str) -> str:

@@ -42,6 +42,12 @@ CLAIM_OTHER_BYTES = MAX_UNKNOWN_BYTES + 32 * 1024
 MAX_WRITE_RECORD_BYTES = 64 * 1024**2
 #: How many staged objects one write has at most, so that its record stays below that bound.
 MAX_STAGED_OBJECTS = 500_000
+#: A segment of a deduplication log: 48 bytes for each published key, and about 200 for each reserved one.
+MAX_SEGMENT_BYTES = 4 * 1024**2
+#: How many published keys a segment has at most. It is sealed much earlier, and may then get what was reserved in it.
+MAX_SEGMENT_ROWS = 32_768
+#: How many reservations a segment has at most.
+MAX_SEGMENT_RESERVATIONS = 8_192
 #: A staged object ends with the message that takes it past this size.
 STAGED_OBJECT_BYTES = 4 * 1024**2
 
@@ -61,4 +67,9 @@ def max_register_bytes(key: str) -> int:
     return _REGISTERS.get(layout.folder_name(key), MAX_SMALL_RECORD_BYTES)
 
 
-_REGISTERS = {"leases": MAX_LEASE_BYTES, "claims": MAX_CLAIM_RECORD_BYTES, "writes": MAX_WRITE_RECORD_BYTES}
+_REGISTERS = {
+    "leases": MAX_LEASE_BYTES,
+    "claims": MAX_CLAIM_RECORD_BYTES,
+    "writes": MAX_WRITE_RECORD_BYTES,
+    "dedup": MAX_SEGMENT_BYTES,
+}

@@ -151,6 +151,7 @@ class PackEntry(msgspec.Struct, frozen=True, gc=False):  # a frozen dataclass ta
     headers: dict[str, str]
     write_id: str = ""
     priority: int = 0
+    dedup_key: str | None = None
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -184,11 +185,25 @@ def read_entry(line: bytes, key: str) -> PackEntry:
     if quick is not None:
         write_id = quick.write_id if quick.write_id and is_write_id(quick.write_id) else ""
         return PackEntry(
-            quick.id, quick.producer_id, quick.created_at, quick.payload, quick.headers, write_id, quick.priority
+            quick.id,
+            quick.producer_id,
+            quick.created_at,
+            quick.payload,
+            quick.headers,
+            write_id,
+            quick.priority,
+            quick.dedup_key,
         )
     read = Envelope.decode(line, key)
     return PackEntry(
-        read.id, read.producer_id, read.created_at, read.payload, read.headers, read.write_id, read.priority
+        read.id,
+        read.producer_id,
+        read.created_at,
+        read.payload,
+        read.headers,
+        read.write_id,
+        read.priority,
+        read.dedup_key,
     )
 
 
@@ -217,6 +232,7 @@ def entry_line(  # noqa: PLR0913 - an envelope has these fields
     headers: Mapping[str, str],
     write_id: str = "",
     priority: int = 0,
+    dedup_key: str | None = None,
 ) -> bytes:
     """Return the line of a message to be published: the bytes that its envelope would have in an object of its own.
 
@@ -225,7 +241,8 @@ def entry_line(  # noqa: PLR0913 - an envelope has these fields
     """
     text = to_json_text
     before = (
-        f'{{"created_at":{text(created_at)},"dedup_key":null,"headers":{to_json(headers) if headers else "{}"},'
+        f'{{"created_at":{text(created_at)},"dedup_key":{"null" if dedup_key is None else text(dedup_key)},'
+        f'"headers":{to_json(headers) if headers else "{}"},'
         f'"id":{text(id)},"nonce":"","payload":'
     )
     end = _end_of_line(topic, producer_id, write_id, priority)

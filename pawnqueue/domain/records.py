@@ -29,6 +29,9 @@ class BucketRecord(Record):
 
 #: Settings with parts. One that is not set is not shown.
 _GROUPS = frozenset({"dead_letters"})
+#: The window of a topic into which somebody publishes with keys, if nobody has set another one.
+DEFAULT_DEDUP_WINDOW_SECONDS = 3600.0
+LONGEST_DEDUP_WINDOW_SECONDS = 30 * 86_400.0
 
 
 class TopicSettings(Part):
@@ -80,6 +83,13 @@ class TopicSettings(Part):
     )
     paused: bool = Field(
         default=False, strict=True, description="Whether nobody is given messages of the topic until it is resumed."
+    )
+    dedup_window_seconds: float | None = Field(
+        default=None,
+        ge=1,
+        le=LONGEST_DEDUP_WINDOW_SECONDS,
+        description="For how long a message keeps others with its deduplication key from being published. None: nobody "
+        "has published with a key yet; the first one who does makes it an hour.",
     )
     dead_letters: DeadLetterLimits | None = Field(
         default=None,

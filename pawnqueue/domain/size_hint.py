@@ -19,6 +19,9 @@ _TIMELESS = 3
 RECORD_STATES: Mapping[str, int] = MappingProxyType({"open": 0, "expired": 1, "closed": 2})
 WRITE_STATES: Mapping[str, int] = MappingProxyType({"begun": 0, "dropped": 1, "done": 2})
 
+#: A closed claim record that has some of its time left is a trace of its messages, and kept for that only (§7).
+TRACE_TTL_SECONDS = 1.0
+
 #: Bodies of ours are at least this long, and pawn-queue's leases are shorter: those have no hint.
 MIN_HINTED_BYTES = 512
 _MODULUS = 64
@@ -52,6 +55,11 @@ class SizeHint:
     earliest: float
     #: After this server time it is over.
     latest: float
+
+    @property
+    def is_trace(self) -> bool:
+        """Whether it is a claim record that is kept as a trace of its messages only."""
+        return self.state == "closed" and self.latest > 0
 
 
 def hint_of_lease(size: int, last_modified: datetime, *, is_of_pack: bool = False) -> SizeHint | None:

@@ -107,7 +107,7 @@ class _Removal:
         self._registers = context.registers
         self._topic = topic
         self._marker = layout.topic_marker(topic)
-        self._records = (layout.claims(topic), layout.writes(topic))
+        self._records = (layout.claims(topic), layout.writes(topic), layout.dedup(topic))
         self.removed = Removed()
 
     def count(self, key: str) -> bool:
@@ -163,12 +163,14 @@ class _Removal:
         # Objects that were written meanwhile are kept. A marker that exists now was created again.
         kept = (
             *(part(self._topic) for part in (units.folder, units.packs_folder, layout.leases, letters.folder)),
-            *(part(self._topic) for part in (layout.claims, layout.writes, layout.staging)),
+            *(part(self._topic) for part in (layout.claims, layout.writes, layout.staging, layout.dedup)),
             self._marker,
         )
         async for page in self._registers.pages(layout.topic_folder(self._topic)):
             await self._delete_unchanged({info.key: info.version for info in page if not info.key.startswith(kept)})
         # ⚑ §5.4: last, as only these records say what ended. If the deletion fails earlier, the topic keeps them.
+        async for page in self._registers.pages(layout.dedup(self._topic)):
+            ended += [info.key for info in page]
         if not await self._is_created_again():
             await self._delete_unchanged(dict.fromkeys({*ended, *dropped}, Version("")))
 

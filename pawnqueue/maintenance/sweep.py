@@ -12,6 +12,7 @@ from pawnqueue.domain.records import SweptRecord
 from pawnqueue.events import Swept
 from pawnqueue.maintenance.letter_expiry import LetterExpiry
 from pawnqueue.maintenance.sweep_claims import ClaimSweep
+from pawnqueue.maintenance.sweep_dedup import DedupSweep
 from pawnqueue.maintenance.sweep_expired import bury_expired
 from pawnqueue.maintenance.sweep_leases import LeaseSweep
 from pawnqueue.maintenance.sweep_report import AskByRecord, SweepReport
@@ -75,6 +76,10 @@ class _Sweep:
         writes = WriteSweep(scope)
         if not await scope.run_part(layout.writes(topic), writes.sweep()):
             writes.unfinished_since = -math.inf  # every record may still be needed
+        keys = DedupSweep(scope, self._record)
+        # ⚑ §7: so are keys resolved. A topic into which nobody has published with keys costs no LIST for them.
+        if keys.has_keys and not await scope.run_part(layout.dedup(topic), keys.sweep()):
+            keys.unresolved_since = -math.inf
         # ⚑ §5.4: claims are listed before messages and leases: a member of a listed record that is in neither of the
         # later lists is gone. In the other order, a message that was published and claimed meanwhile would look gone.
         claims = [info async for page in self._context.registers.pages(layout.claims(topic)) for info in page]
@@ -87,7 +92,8 @@ class _Sweep:
         dead = await letters.listed(self._context.store, self._topic)
         self._report.strangers += [*messages.strangers, *dead.strangers]
         stored_ids = {unit.id for unit in messages.units}
-        sweeper = ClaimSweep(scope, self._ask, stored_ids, leases, keep_since=writes.unfinished_since)
+        keep_since = min(writes.unfinished_since, keys.unresolved_since)
+        sweeper = ClaimSweep(scope, self._ask, stored_ids, leases, keep_since=keep_since, keep_traces=not keys.has_keys)
         await scope.run_part(layout.claims(topic), sweeper.sweep(claims))
         await scope.run_part(layout.leases(topic), LeaseSweep(scope).sweep(leases, stored_ids))
         await scope.run_part(letters.folder(topic), self._leftovers(dead))

@@ -32,6 +32,8 @@ MAX_READS_BEFORE_DELETE = 3
 #: A lease that was written later than this after a claim began is not read for messages that the claim requeued: the
 #: claim won its leases at its beginning. Every sweep would read the leases of other claims.
 WON_WITHIN_SECONDS = 300.0
+#: How long the record of a claim that nobody can ask for again is kept at least, where it is a trace of messages.
+TRACE_RETENTION_SECONDS = 60.0
 #: How long a sweep waits for the answer about one claim's owner.
 MAX_ANSWER_SECONDS = 60.0
 
@@ -39,7 +41,7 @@ MAX_ANSWER_SECONDS = 60.0
 class ClaimSweep:
     """The claims of one topic, in one sweep."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the parts of a sweep before this one have found
         self,
         scope: SweepScope,
         ask: AskByRecord | None,
@@ -47,14 +49,18 @@ class ClaimSweep:
         leases: Sequence[ObjectInfo],
         *,
         keep_since: float = math.inf,
+        keep_traces: bool = False,
     ) -> None:
         """Prepare to sweep.
 
         :param here: the ids of all messages of the topic, listed after the claims.
         :param leases: all leases of the topic, listed after the claims.
-        :param keep_since: records that have changed since then are kept, as a staged write of that time is not done.
+        :param keep_since: records that have changed since then are kept, as a staged write of that time is not done, or
+            it is not known of a deduplication key of that time whether it is published.
+        :param keep_traces: records that are only traces of messages are kept as long as others.
         """
         self._keep_since = keep_since
+        self._keep_traces = keep_traces
         self._scope = scope
         self._here = set(here)
         by_uuid = {uuid: info for info in leases if (uuid := layout.parse_lease(info.key))}
@@ -89,6 +95,9 @@ class ClaimSweep:
     def _is_past_retention(self, info: ObjectInfo, now: float) -> bool:
         retention = self._scope.context.settings.claims.record_retention_seconds
         changed = info.last_modified.timestamp()
+        hint = size_hint.hint_of_record(info.size, info.last_modified)
+        if hint is not None and hint.is_trace and not self._keep_traces:  # nobody can ask for its claim again
+            retention = min(retention, TRACE_RETENTION_SECONDS)
         # ⚑ §7: only this record tells the process that finishes the write about a message that was acked meanwhile.
         return now - changed > retention and changed < self._keep_since
 

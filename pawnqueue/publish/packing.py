@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 from pawnqueue.catalog import units
+from pawnqueue.domain import layout
 from pawnqueue.domain.identifiers import UnitId
 from pawnqueue.domain.lanes import prefix
-from pawnqueue.domain.layout import is_pack_name, pack_unit_id
+from pawnqueue.domain.layout import PACK_SUFFIX, is_pack_name, pack_unit_id
 from pawnqueue.domain.pack import MAX_PACK_BYTES, entry_line, pack_body
 from pawnqueue.domain.times import iso
 from pawnqueue.domain.write_record import TICKS_PER_SECOND
@@ -95,6 +96,7 @@ def units_of(  # noqa: PLR0913 - what an envelope says beside its payload
     place: int,
     packs: PacksSettings | None,
     error_seconds: float = 0.0,
+    ids: Sequence[str] = (),
 ) -> NewUnits:
     """Return what to put into the topic. Messages share a pack if they have one priority and one delay.
 
@@ -102,8 +104,9 @@ def units_of(  # noqa: PLR0913 - what an envelope says beside its payload
     :param place: in the queue, in ticks, of the first message. The others follow, a tick apart.
     :param packs: how large the packs are; None: each message is an object of its own.
     :param error_seconds: how much later than its place tells a message may be published.
+    :param ids: of the messages, where they have some already.
     """
-    ids = _fresh_ids(clock.nonce(), len(messages)) if packs else [clock.uuid() for _ in messages]
+    ids = list(ids) or (_fresh_ids(clock.nonce(), len(messages)) if packs else [clock.uuid() for _ in messages])
     lines = [
         entry_line(
             id=message_id,
@@ -113,6 +116,7 @@ def units_of(  # noqa: PLR0913 - what an envelope says beside its payload
             payload_json=message.payload,
             headers=message.headers,
             priority=message.schedule.priority,
+            dedup_key=message.dedup_key,
         )
         for at, (message_id, message, producer_id) in enumerate(zip(ids, messages, producer_ids, strict=True), place)
     ]
@@ -168,6 +172,23 @@ def ranges_within(lines: Sequence[bytes], most: int, most_bytes: int) -> Iterato
             start, size = number + 1, 0
     if start < len(lines):
         yield start, len(lines)
+
+
+def only_some(unit: NewUnit, ids: Collection[str]) -> NewUnit | None:
+    """Return the unit with these messages only, under the name that it has then; None: with none of them."""
+    kept = [each for each in zip(unit.message_ids, unit.lines, strict=True) if each[0] in ids]
+    if not kept:
+        return None
+    if len(kept) == len(unit.message_ids):
+        return unit
+    uuid = layout.uuid_of(unit.id)
+    name = f"{stem_of(unit.name)}.{len(kept)}{PACK_SUFFIX}"
+    return NewUnit(pack_unit_id(uuid, len(kept)), name, [each for each, _ in kept], [line for _, line in kept])
+
+
+def stem_of(name: str) -> str:
+    """Return a unit's name without its ending, which in a pack's name tells the number of messages."""
+    return name.partition(".")[0]
 
 
 def _fresh_ids(nonce: str, count: int) -> list[str]:

@@ -6,7 +6,7 @@ The steps: check (:mod:`.new_messages`), wait for others (:mod:`.group_commit`),
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
 from pawnqueue.domain.write_record import TICKS_PER_SECOND
-from pawnqueue.errors import PawnQueueError, PublishError, StoreError, TopicNotFoundError
+from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import Published
+from pawnqueue.publish.deduplication import Deduplication
 from pawnqueue.publish.group_commit import Call, GroupCommit
 from pawnqueue.publish.packing import units_of
+from pawnqueue.publish.publish_errors import publish_error, withdrawn_error
+from pawnqueue.publish.publish_once import PublishedIds, PublishOnce
 from pawnqueue.publish.sending import send, topic_may_exist
 from pawnqueue.runtime.cancellation import finish_despite_cancellation
 from pawnqueue.runtime.concurrency import all_of, for_each
@@ -25,6 +28,7 @@ from pawnqueue.runtime.concurrency import all_of, for_each
 if TYPE_CHECKING:
     from pawnqueue.bucket.topics import KnownTopics
     from pawnqueue.context import Context
+    from pawnqueue.domain.records import TopicRecord
     from pawnqueue.publish.new_messages import Checked
     from pawnqueue.publish.packing import NewUnit, NewUnits
     from pawnqueue.publish.sending import Sent
@@ -49,6 +53,7 @@ class Publisher:
         self._topics = topics
         self._last = 0  # in ticks
         linger = context.settings.packs.linger_seconds
+        self._deduplication = Deduplication(context)
         self._groups = GroupCommit(context.clock, linger, self._commit)
 
     def place(self, now: float, count: int) -> int:
@@ -72,13 +77,25 @@ class Publisher:
         outcome = await self._put(topic, made.units)
         return self._conclude(topic, made.ids, outcome)
 
+    async def publish_once(
+        self, topic: TopicRecord, messages: Sequence[Checked], *, producer_id: str, packs: PacksSettings | None
+    ) -> PublishedIds:
+        """Publish messages with deduplication keys, but for those whose key was published in the topic's window.
+
+        :raises TopicNotFoundError: the topic does not exist any more, or was created again: nothing was published.
+        """
+        call = PublishOnce(
+            self._context, self._topics, self._deduplication, place=self.place, topic=topic, producer_id=producer_id
+        )
+        return await call.publish(messages, packs)
+
     async def publish_together(self, topic: str, messages: Sequence[Checked], *, producer_id: str) -> list[str]:
         """Publish messages in a pack with those of other calls that wait; as single messages if no other call waits."""
         return await self._groups.publish(topic, messages, producer_id)
 
     async def aclose(self) -> None:
-        """End the calls that are under way together."""
-        await self._groups.aclose()
+        """End the calls that are under way together, and note which keys were published."""
+        await all_of(self._groups.aclose(), self._deduplication.aclose())
 
     async def _commit(self, topic: str, calls: Sequence[Call]) -> None:
         """Put the messages of some calls into the topic, and set the outcome of each call."""
@@ -140,7 +157,7 @@ class Publisher:
     def _conclude(self, topic: str, ids: list[str], outcome: _Outcome) -> list[str]:
         """Return the ids of one call's messages, or raise what became of them."""
         if outcome.left is not None:
-            raise _withdrawn_error(topic, ids, outcome.left.intersection(ids))
+            raise withdrawn_error(topic, ids, outcome.left.intersection(ids))
         failed: dict[str, StoreError] = {}
         unknown: dict[str, StoreError] = {}
         for message_id in ids:
@@ -148,41 +165,6 @@ class Publisher:
             if result.fault is not None:
                 (unknown if result.landed is None else failed)[message_id] = result.fault
         if failed or unknown:
-            raise _publish_error(topic, ids, failed, unknown)
+            raise publish_error(topic, ids, failed, unknown)
         self._context.events.tell(Published(topic=topic, ids=tuple(ids)))
         return ids
-
-
-def _withdrawn_error(topic: str, ids: Sequence[str], left: Collection[str]) -> TopicNotFoundError:
-    sentence = f"Topic {topic!r} was deleted. "
-    if left:
-        sentence += (
-            f"Of {len(left)} of the {len(ids)} messages ({min(left)}, for example) it is not known whether they "
-            "were removed again: if the topic is created again, those that were not are delivered. The others were "
-            "not published."
-        )
-    else:
-        sentence += f"Nothing was published: create it with create_topic({topic!r})."
-    return TopicNotFoundError(sentence, topic=topic, operation="publish")
-
-
-def _publish_error(
-    topic: str, ids: list[str], failed: dict[str, StoreError], unknown: dict[str, StoreError]
-) -> PublishError:
-    first = next(iter([*failed.values(), *unknown.values()]))
-    parts = []
-    if failed:
-        parts.append(f"{len(failed)} were not published")
-    if unknown:
-        parts.append(f"of {len(unknown)} it is not known whether they were")
-    return PublishError(
-        f"Of {len(ids)} messages for topic {topic!r}, {' and '.join(parts)}: {first} "
-        "The error's .failed, .unknown and .published name them. Publish the failed ones again. The unknown ones may "
-        "be stored: publishing them again may store them twice.",
-        topic=topic,
-        operation="publish",
-        cause=first,
-        ids=ids,
-        failed=failed,
-        unknown=unknown,
-    )

@@ -36,6 +36,14 @@ async def find_claimed_since(context: Context, topic: str, write: WriteRecord, s
 
     :raises UnreadTracesError: some record cannot be read, and the write has not waited long enough for it.
     """
+    claimed, unread = await read_claimed_since(context, topic, since)
+    if unread:
+        _wait_or_continue(topic, write, unread, await context.now())
+    return claimed
+
+
+async def read_claimed_since(context: Context, topic: str, since: float) -> tuple[set[str], dict[str, PawnQueueError]]:
+    """Return the names of the units in claims that were changed since then, and the records that cannot be read."""
     impatient = context.with_budget(cut=True)
     stems = [
         layout.claim_stem(*parsed)
@@ -57,9 +65,7 @@ async def find_claimed_since(context: Context, topic: str, write: WriteRecord, s
             unread[stem] = found
         elif found is not None:
             claimed.update(member.name for member in found.value.members.values())
-    if unread:
-        _wait_or_continue(topic, write, unread, await context.now())
-    return claimed
+    return claimed, unread
 
 
 def _wait_or_continue(topic: str, write: WriteRecord, unread: dict[str, PawnQueueError], now: float) -> None:

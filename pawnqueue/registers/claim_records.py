@@ -17,6 +17,7 @@ from pawnqueue.domain.object_sizes import (
 )
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.share import Share
+from pawnqueue.domain.size_hint import TRACE_TTL_SECONDS
 from pawnqueue.errors import StoreError
 from pawnqueue.registers.register import Register, Versioned
 
@@ -48,12 +49,14 @@ class ClaimRecordRegister(Register[ClaimRecord]):
         self._stem = stem
         self._now = now
 
-    async def close(self, found: Versioned[ClaimRecord]) -> Versioned[ClaimRecord] | None:
+    async def close(self, found: Versioned[ClaimRecord], *, is_trace: bool = False) -> Versioned[ClaimRecord] | None:
         """Close a record whose decisions are all made and carried out; None: somebody else has changed it.
 
+        :param is_trace: nobody can ask for the claim again: the record is kept as a trace of its messages only.
         :raises StoreError: it is not known whether it is closed.
         """
-        return await self.replace(found, found.value.model_copy(update={"state": "closed"}))
+        ttl = TRACE_TTL_SECONDS if is_trace else 0.0
+        return await self.replace(found, found.value.model_copy(update={"state": "closed", "ttl": ttl}))
 
     def _understand(self, found: StoredObject) -> ClaimRecord:
         try:
@@ -118,7 +121,7 @@ def _fitting(record: ClaimRecord) -> ClaimRecord:
 async def _timed(record: ClaimRecord, now: Now) -> ClaimRecord:
     """Let the record's size tell how much of its time is left: a listing counts from the time of this write."""
     if record.state == "closed":
-        return record.model_copy(update={"ttl": 0.0})
+        return record  # its time is over, or tells that it is a trace
     try:
         left = record.free_at - await now()
     except StoreError:

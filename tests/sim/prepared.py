@@ -25,14 +25,18 @@ SETTINGS = Settings(s3={"bucket_name": "simulated"}, registry={"register_consume
 WITHIN = shortest_verification(SETTINGS.concurrency.csprng_verify) * (1 - 2 * MAX_DRIFT)
 
 
-def establish(bucket: SimBucket, *topics: str, packs: bool | None = None) -> None:
+def establish(
+    bucket: SimBucket, *topics: str, packs: bool | None = None, dedup_window_seconds: float | None = None
+) -> None:
     """Leave the bucket as its first process does: with what all agree on, and with these topics.
 
     :param packs: whether they allow packs.
+    :param dedup_window_seconds: how long a message keeps others with its key from being published.
     """
     strategy = "conditional_write" if bucket.conditional else "csprng_verify"
     record = BucketRecord(strategy=strategy, conditional_deletes=bucket.conditional_deletes, created_at=iso(EPOCH))
     bucket.plant(layout.BUCKET_RECORD, record.encode())
     for topic in topics:
-        record_of_topic = TopicRecord(topic=topic, created_at=iso(EPOCH), settings=TopicSettings(packs=packs))
+        settings = TopicSettings(packs=packs, dedup_window_seconds=dedup_window_seconds)
+        record_of_topic = TopicRecord(topic=topic, created_at=iso(EPOCH), settings=settings)
         bucket.plant(layout.topic_marker(topic), record_of_topic.encode())

@@ -19,6 +19,7 @@ from tests.sim.crowd import crowd
 from tests.sim.csprng import csprng, csprng_late
 from tests.sim.duel import duel
 from tests.sim.flow import flow
+from tests.sim.keys import keys
 from tests.sim.letters import schedule_of_letters
 from tests.sim.long import long
 from tests.sim.packs import packs
@@ -63,12 +64,14 @@ class Arena:
 ARENAS = {
     "schedule": Arena(schedule, 16),
     "duel": Arena(duel, 13),
-    "crowd": Arena(crowd, 15),
+    "crowd": Arena(crowd, 11),
     "packs": Arena(packs, 7),
     "packs-csprng": Arena(packs, 3, conditional=False),
     "flow": Arena(flow, 2),
     "flow-csprng": Arena(flow, 1, conditional=False),
     "writing": Arena(writing, 4),
+    "keys": Arena(keys, 3),
+    "keys-csprng": Arena(keys, 1, conditional=False),
     "patience": Arena(patience, 7),
     "patience-csprng": Arena(patience, 3, conditional=False),
     "stuck": Arena(stuck, 6),

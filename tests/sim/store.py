@@ -318,7 +318,7 @@ class SimStore:
 
 def is_register(key: str) -> bool:
     """Say whether an object changes by compare-and-set: a lease, a claim record, a topic's or the bucket's own."""
-    return key.endswith((".lease", "/.topic")) or "/claims/" in key or key == layout.BUCKET_RECORD
+    return key.endswith((".lease", "/.topic")) or "/claims/" in key or "/dedup/" in key or key == layout.BUCKET_RECORD
 
 
 #: The client hears no outcome of these.

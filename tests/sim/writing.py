@@ -119,11 +119,11 @@ async def _writing(world: World, *, packs: bool | None) -> list[str]:
     establish(world.bucket, TOPIC, packs=packs)
     seen = _Seen(world, packs=packs)
     world.bucket.observers.append(seen.see)
-    actors = {"W1": _commit, "W2": _commit, "W3": _commit, "C1": _consume, "C2": _consume, "J1": _sweep}
+    actors = {"W1": _commit, "W2": _commit, "W3": _commit, "C1": consume, "C2": consume, "J1": sweep}
     if chance.random() < 0.3:
         actors["D1"] = _make_anew
     if world.stream("parts").random() < 0.5:
-        actors["C3"] = _consume_in_parts
+        actors["C3"] = consume_in_parts
     if world.stream("strangers").random() < 0.3:
         actors["P1"] = _publish_under_a_rows_uuid
     for name, actor in actors.items():
@@ -169,13 +169,14 @@ async def _commit(process: Process, queue: PawnQueue, chance: random.Random, see
         seen.committed.add(write_id)
 
 
-async def _consume(_: Process, queue: PawnQueue, chance: random.Random, __: _Seen) -> None:
+async def consume(_: Process, queue: PawnQueue, chance: random.Random, __: object) -> None:
+    """Claim some messages, and ack them."""
     claim = await queue.claim(TOPIC, "c", max_messages=chance.choice((1, 3, 10)), ttl=8.0)
     if claim:
         await queue.ack(claim)
 
 
-async def _consume_in_parts(process: Process, queue: PawnQueue, chance: random.Random, __: _Seen) -> None:
+async def consume_in_parts(process: Process, queue: PawnQueue, chance: random.Random, __: object) -> None:
     """Settle in all the ways there are: packs are split, given back in part, and buried."""
     claim_id = None if chance.random() < 0.6 else f"{process.name}-{chance.randrange(10**9)}"
     claim = await queue.claim(TOPIC, "c", max_messages=chance.choice((1, 2, 10)), ttl=8.0, claim_id=claim_id)
@@ -191,7 +192,8 @@ async def _consume_in_parts(process: Process, queue: PawnQueue, chance: random.R
         await queue.redrive(TOPIC)
 
 
-async def _sweep(_: Process, queue: PawnQueue, __: random.Random, ___: _Seen) -> None:
+async def sweep(_: Process, queue: PawnQueue, __: random.Random, ___: object) -> None:
+    """Sweep the topic."""
     await queue.sweep(TOPIC)
 
 

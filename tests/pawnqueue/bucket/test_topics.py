@@ -469,7 +469,7 @@ async def test_a_marker_that_cannot_be_deleted_is_told(queue: PawnQueue, store: 
 async def test_a_topic_that_is_created_anew_meanwhile_stays(queue: PawnQueue, store: ScriptedStore) -> None:
     """A process that creates the topic while another deletes it has it afterwards, with the new settings."""
     await queue.create_topic("orders", max_deliveries=3)
-    await store.put("orders/dedup/x", b"")
+    await store.put("orders/completed/x", b"")
     other = await PawnQueue.open(store=store)
     store.after_delete[MARKER] = lambda: other.create_topic("orders", max_deliveries=7)
     await queue.delete_topic("orders")

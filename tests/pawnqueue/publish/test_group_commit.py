@@ -18,6 +18,7 @@ from pawnqueue import (
 )
 from pawnqueue.catalog.unit_listing import listed
 from pawnqueue.publish.group_commit import MAX_WAIT_SECONDS, GroupCommit
+from pawnqueue.publish.publish_once import PublishedIds
 from pawnqueue.stores.memory import MemoryStore
 from tests.pawnqueue.publish.test_packs import messages_in, packs_in
 from tests.pawnqueue.virtual import TOPIC, Kind, Process, World, numbered
@@ -105,7 +106,7 @@ async def test_one_bad_payload_fails_alone(world: World, ann: Process) -> None:
     """It is refused before it joins the others."""
     bad: dict[str, Any] = {"a": {1}}
     outcomes = await asyncio.gather(*begun(ann, numbered(1), [bad], numbered(1, 1)), return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [list, InvalidPayloadError, list]
+    assert [type(outcome) for outcome in outcomes] == [PublishedIds, InvalidPayloadError, PublishedIds]
     assert [body["payload"] for body in messages_in(world)] == numbered(2)
 
 
@@ -189,7 +190,7 @@ async def test_a_call_that_is_cancelled_while_it_waits_publishes_nothing(world: 
     await asyncio.sleep(0)
     others[1].cancel()
     outcomes = await asyncio.gather(*first, *others, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [list, list, asyncio.CancelledError, list]
+    assert [type(outcome) for outcome in outcomes] == [PublishedIds, PublishedIds, asyncio.CancelledError, PublishedIds]
     assert [body["payload"]["n"] for body in messages_in(world)] == [1, 3]
 
 
@@ -199,7 +200,7 @@ async def test_a_call_that_is_cancelled_under_way_stops_no_other(world: World, a
     await world.later(LATENCY / 2)
     calls[0].cancel()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, list, list]
+    assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError, PublishedIds, PublishedIds]
     assert [body["payload"]["n"] for body in messages_in(world)] == [0, 1, 2]
 
 

@@ -9,6 +9,7 @@ from tests.sim.mutants import (  # noqa: F401 - each enters its mutants
     faults,
     flow,
     janitor,
+    keys,
     lanes,
     listening,
     liveness,

@@ -1,0 +1,154 @@
+"""§7, deduplication: without one of its rules a key is published twice, or a message is swallowed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pawnqueue.claims import record_retention
+from pawnqueue.domain import layout
+from pawnqueue.domain.dedup_segment import DedupSegment, PublishedKey, SegmentRows
+from pawnqueue.maintenance.sweep_dedup import DedupSweep
+from pawnqueue.publish import dedup_log, publish_once, sending
+from pawnqueue.publish.dedup_log import DedupLog
+from pawnqueue.publish.deduplication import Deduplication
+from pawnqueue.publish.publish_once import PublishOnce
+from tests.sim.mutants.entering import Patches, mutant
+
+_TESTS = "tests/pawnqueue/publish/test_deduplication.py"
+
+
+@mutant("§7 A reservation is waited for: its publisher may send until its time is over", arena="keys")
+def reservations_are_not_waited_for() -> Patches:
+    original = Deduplication._judge
+
+    def judge(self: Deduplication, topic: Any, key: Any, now: float, *, trace: Any) -> Any:
+        return original(self, topic, key, math.inf if trace is False else now, trace=trace)
+
+    return [(Deduplication, "_judge", judge)]
+
+
+@mutant("§7 A publisher sends nothing after the time of its reservation", arena="keys")
+def keys_are_sent_past_their_time() -> Patches:
+    async def send(*args: Any, **more: Any) -> Any:
+        more.pop("may_send")
+        return await sending.send(*args, **more)
+
+    return [(publish_once, "send", send)]
+
+
+@mutant("§7 What is reserved is not taken for published", arena="keys")
+def reserved_is_published() -> Patches:
+    def judge(self: Deduplication, topic: Any, key: Any, now: float, *, trace: Any) -> Any:
+        del self, topic, now, trace
+        return PublishedKey(key.message_id, int(key.at) + 1)
+
+    return [(Deduplication, "_judge", judge)]
+
+
+@mutant("§7 A claim of messages with keys keeps its record until the keys are resolved", arena="keys")
+def claims_of_keys_leave_no_trace() -> Patches:
+    original = record_retention.keep_if_needed
+
+    async def keep(context: Any, claim: Any) -> None:
+        claim.has_keys = False
+        await original(context, claim)
+
+    return [(record_retention, "keep_if_needed", keep)]
+
+
+@mutant("§7 A sweep resolves keys before it removes the records that tell of them", arena="keys")
+def records_go_before_their_keys() -> Patches:
+    original = DedupSweep.sweep
+
+    async def sweep(self: DedupSweep) -> None:
+        await original(self)
+        self.unresolved_since = math.inf
+
+    async def resolve(*_: Any) -> None:
+        pass
+
+    return [(DedupSweep, "sweep", sweep), (DedupSweep, "_resolve", resolve)]
+
+
+@mutant("§7 What was never sent keeps its id: a late request makes no second message", arena="keys")
+def unsent_keys_are_freed() -> Patches:
+    original = SegmentRows.conclude
+
+    def conclude(self: SegmentRows, attempt: Any, fate: Any) -> bool:
+        return original(self, attempt, "failed" if fate == "unsent" else fate)
+
+    return [(SegmentRows, "conclude", conclude)]
+
+
+@mutant("§7 What is reserved in a sealed segment goes on in the next", arena="keys")
+def reservations_end_with_their_segment() -> Patches:
+    def successor(self: SegmentRows) -> SegmentRows:
+        del self
+        return SegmentRows()
+
+    return [(SegmentRows, "successor", successor)]
+
+
+@mutant(
+    "§7 A pack is sent only if all reservations for its messages have an answer",
+    test=f"{_TESTS}::test_a_pack_is_not_sent_without_one_of_its_keys",
+)
+def packs_are_sent_without_some_keys() -> Patches:
+    def is_reserved(*_: Any) -> bool:
+        return True
+
+    return [(PublishOnce, "_is_reserved", is_reserved)]
+
+
+@mutant("§2 A refusal may follow a reservation of ours that was made", arena="keys")
+def refused_reservations_are_others() -> Patches:
+    original = dedup_log._Shard._judge
+
+    def judge(*args: Any) -> Any:
+        return original(*args[:-1], set())
+
+    return [(dedup_log._Shard, "_judge", judge)]
+
+
+@mutant("§7 What a sealed segment says counts", test=f"{_TESTS}::test_segments_follow_each_other")
+def sealed_segments_are_not_read() -> Patches:
+    original = dedup_log._Shard._find_published
+
+    def find(self: Any, rows: Any, key_hash: bytes, window: float, now: float) -> Any:
+        self._sealed.clear()
+        return original(self, rows, key_hash, window, now)
+
+    return [(dedup_log._Shard, "_find_published", find)]
+
+
+@mutant(
+    "§7 A segment is begun behind the last one of a listing of now",
+    test=f"{_TESTS}::test_a_publisher_that_slept_begins_no_old_segment",
+)
+def segments_are_begun_by_hearsay() -> Patches:
+    original = DedupLog.segments
+
+    async def segments(self: DedupLog, shard: int, since: float) -> Any:
+        return await original(self, shard, -math.inf if self._listed else since)
+
+    return [(DedupLog, "segments", segments)]
+
+
+@mutant(
+    "§7 A topic that is created again has no keys",
+    test=f"{_TESTS}::test_what_is_left_of_a_former_topics_log_does_not_count",
+)
+def keys_outlive_their_topic() -> Patches:
+    return [(layout, "dedup_tag", lambda _: "00000000")]
+
+
+@mutant("§7 No time is trusted that no publisher writes", test=f"{_TESTS}::test_forged_times_swallow_nothing_for_ever")
+def forged_reservations_are_believed() -> Patches:
+    original = SegmentRows.of
+
+    def of(record: DedupSegment, latest: float, latest_until: float) -> SegmentRows:
+        del latest, latest_until
+        return original(record, math.inf, math.inf)
+
+    return [(SegmentRows, "of", staticmethod(of))]
