@@ -42,6 +42,7 @@ from pawnqueue.maintenance import OpenClaim, SweepReport
 from pawnqueue.maintenance.redrive import RedriveProgress, RedriveResult
 from pawnqueue.maintenance.removal import Removed
 from pawnqueue.publish.new_messages import NewMessage
+from pawnqueue.publish.publish_once import PublishedIds
 from pawnqueue.publish.staging import Staged
 from pawnqueue.publish.write_outcome import Written
 from pawnqueue.queue import PawnQueue
@@ -91,6 +92,7 @@ __all__ = [
     "Portion",
     "ProbeResult",
     "PublishError",
+    "PublishedIds",
     "QueueClosedError",
     "QueueDrainedError",
     "QueueFullError",

@@ -34,6 +34,7 @@ def publish(hook: PawnQueueHook, args: Namespace) -> None:
             create=args.create,
             delay=args.delay,
             priority=args.priority,
+            dedup_key=args.dedup_key,
             pack=_IS_YES.get(args.pack, "auto"),
         )
     except PublishError as error:
@@ -41,7 +42,10 @@ def publish(hook: PawnQueueHook, args: Namespace) -> None:
         states |= dict.fromkeys(error.failed, "failed") | dict.fromkeys(error.unknown, "unknown")
         show([{"id": each, "state": states[each]} for each in error.ids], args.output)
         raise
-    show([{"id": each, "state": "published"} for each in ids], args.output)
+    found = enumerate(ids)
+    show(
+        [{"id": each, "state": "duplicate" if at in ids.duplicates else "published"} for at, each in found], args.output
+    )
 
 
 def _headers(given: Iterable[str]) -> dict[str, str]:

@@ -121,6 +121,9 @@ _DEAD_LETTERS = Arg(
     help="Which dead letters the janitor removes, after a warning: max_age_seconds=N, max_count=N, or both, with a "
     "comma between them, and notice_seconds=N; `off` keeps all of them (the default)",
 )
+_DEDUP_KEY = Arg(
+    ("--dedup-key",), help="Do not publish the message if one with this key was published within the topic's window"
+)
 _PACK = Arg(
     ("--pack",),
     help="Whether to publish packs; auto (the default): many messages, if the topic allows packs",
@@ -167,7 +170,7 @@ _COMMANDS: Final = (
         "changing",
         "publish",
         "Publish one message, or one for each line of a file",
-        *(_TOPIC, _PAYLOAD, _FILE, _PRODUCER, _HEADER, _CREATE, _PUBLISHED_DELAY, _PRIORITY, _PACK),
+        *(_TOPIC, _PAYLOAD, _FILE, _PRODUCER, _HEADER, _CREATE, _PUBLISHED_DELAY, _PRIORITY, _DEDUP_KEY, _PACK),
     ),
     _command(
         "changing",

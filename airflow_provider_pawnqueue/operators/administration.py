@@ -68,6 +68,7 @@ _SETTINGS: Final[Mapping[str, Callable[[object, str], Any]]] = {
     "priorities": checked_flag,
     "delays": checked_flag,
     "dead_letters": checked_group,
+    "dedup_window_seconds": checked_seconds,
 }
 
 
@@ -87,6 +88,7 @@ class _TopicSettingsOperator(PawnQueueOperator):
         priorities: bool | str | None = None,
         delays: bool | str | None = None,
         dead_letters: Mapping[str, Any] | str | None = None,
+        dedup_window_seconds: float | str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -100,6 +102,7 @@ class _TopicSettingsOperator(PawnQueueOperator):
         self.priorities = check_early(priorities, checked_flag, "priorities")
         self.delays = check_early(delays, checked_flag, "delays")
         self.dead_letters = check_early(dead_letters, checked_group, "dead_letters")
+        self.dedup_window_seconds = check_early(dedup_window_seconds, checked_seconds, "dedup_window_seconds")
 
     def _settings(self) -> Any:  # noqa: ANN401 - arguments of a topic, by their names
         """Return those settings that are given, once templates are filled in."""
@@ -125,6 +128,8 @@ class PawnQueueCreateTopicOperator(_TopicSettingsOperator):
     :param delays: whether messages may be published with a delay; without it, no.
     :param dead_letters: which dead letters the janitor removes, after a warning: a dict with ``max_age_seconds``,
         ``max_count``, or both, and ``notice_seconds``; or ``"off"``. Without it, none.
+    :param dedup_window_seconds: for how long a message keeps others with its deduplication key from being published;
+        without it, an hour.
     :param if_exists: what to do with a topic that exists with other settings: ``keep`` them, or ``update`` them.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
@@ -165,6 +170,7 @@ class PawnQueueUpdateTopicOperator(_TopicSettingsOperator):
     :param delays: whether messages may be published with a delay. Consumers of earlier versions do not wait for it.
     :param dead_letters: which dead letters the janitor removes, after a warning: a dict with ``max_age_seconds``,
         ``max_count``, or both, and ``notice_seconds``; or ``"off"``, and all of them are kept.
+    :param dedup_window_seconds: for how long a message keeps others with its deduplication key from being published.
     :param pawnqueue_conn_id: the connection that says where the queue is.
     """
 

@@ -41,6 +41,8 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         deliveries.
     :param delay: for how many seconds nobody is given the messages, if the topic allows delays.
     :param priority: from -9 to 9, if the topic allows priorities. Consumers are given higher ones first.
+    :param dedup_key: publish no message whose key was published within the topic's window: a text for one message, or a
+        function that returns the key of each payload. The id of the message that was is returned in its place.
     :param pack: whether to put many messages into one object, a pack. ``"auto"``: if the topic allows packs and there
         are at least ``packs.min_messages`` of them. True: always. False: never.
     :param pawnqueue_conn_id: the connection that says where the queue is.
@@ -53,6 +55,7 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         "headers",
         "delay",
         "priority",
+        "dedup_key",
         "pawnqueue_conn_id",
     )
     template_fields_renderers = {"payloads": "json", "headers": "json"}  # noqa: RUF012 - as Airflow declares it
@@ -67,6 +70,7 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         create: bool = False,
         delay: float | timedelta | str | None = None,
         priority: int | str = 0,
+        dedup_key: str | Callable[[Any], str] | None = None,
         pack: bool | Literal["auto"] = "auto",
         **kwargs: Any,
     ) -> None:
@@ -78,12 +82,16 @@ class PawnQueuePublishOperator(PawnQueueOperator):
         self.create = checked_flag(create, "create")
         self.delay = check_early(delay, checked_delay, "delay")
         self.priority = check_early(priority, checked_priority, "priority")
+        # Airflow would call a function that is in a template field.
+        self._key_of = dedup_key if callable(dedup_key) else None
+        self.dedup_key = None if callable(dedup_key) else check_early(dedup_key, checked_text, "dedup_key")
         self.pack = checked_pack(pack)
 
     def execute(self, context: Context) -> list[str]:
         """Publish the messages."""
         ti: Any = context["ti"]
         delay = None if self.delay is None else checked_delay(self.delay, "delay")
+        key = None if self.dedup_key is None else checked_text(self.dedup_key, "dedup_key")
         with failures():
             ids = self.hook.publish(
                 self.topic,
@@ -93,10 +101,14 @@ class PawnQueuePublishOperator(PawnQueueOperator):
                 create=self.create,
                 delay=delay,
                 priority=checked_priority(self.priority, "priority"),
+                dedup_key=self._key_of or key,
                 pack=self.pack,
             )
-        self.log.info("Published %d messages into topic %s.", len(ids), self.topic)
-        return ids
+        new = len(ids) - len(ids.duplicates)
+        self.log.info("Published %d messages into topic %s.", new, self.topic)
+        if ids.duplicates:
+            self.log.info("%d messages were not published, as their keys had been.", len(ids.duplicates))
+        return list(ids)
 
     def _payloads(self) -> Iterable[Mapping[str, Any]]:
         given: Any = self.payloads

@@ -67,6 +67,15 @@ def test_publish_with_a_schedule(run: Run, queue: SyncPawnQueue) -> None:
     assert (done.code, "does not allow" in done.err) == (1, True)
 
 
+def test_publish_once(run: Run, queue: SyncPawnQueue) -> None:
+    """With the same ``--dedup-key`` the message is published once, and its id is shown as a duplicate's."""
+    queue.create_topic("orders")
+    words = ["publish", "orders", '{"n": 1}', "--dedup-key", "a", "--output", "json"]
+    [first] = run(*words).rows
+    assert run(*words).rows == [{"id": first["id"], "state": "duplicate"}]
+    assert len(queue.peek("orders")) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

@@ -127,6 +127,28 @@ def test_a_schedule(queue: SyncPawnQueue) -> None:
             PawnQueuePublishOperator(task_id="shop", topic=TOPIC, payloads=ONE, **wrong)
 
 
+def test_deduplication(queue: SyncPawnQueue) -> None:
+    """A key for one message, or a function for many; the ids are those of the messages that were published."""
+    first = publish(ONE, dedup_key="1")
+    assert publish(ONE, dedup_key="1") == first
+    ids = publish([ONE, TWO, json.dumps(TWO)], dedup_key=lambda payload: str(payload["n"]))
+    assert ids[0] == first[0]
+    assert ids[1] == ids[2]
+    assert type(ids) is list
+    assert len(queue.peek(TOPIC)) == 2
+    with pytest.raises(AirflowException, match="a key for 2 messages"):
+        publish([ONE, TWO], dedup_key="1")
+
+
+def test_a_topics_window(queue: SyncPawnQueue) -> None:
+    """It can be set and changed."""
+    more: dict[str, Any] = {"task_id": "make", "topic": "windows"}
+    PawnQueueCreateTopicOperator(**more, dedup_window_seconds=60).execute(NOBODY)
+    assert queue.topic("windows").settings.dedup_window_seconds == 60
+    PawnQueueUpdateTopicOperator(**more, dedup_window_seconds="90").execute(NOBODY)
+    assert queue.topic("windows").settings.dedup_window_seconds == 90
+
+
 def test_an_unknown_topic(queue: SyncPawnQueue) -> None:
     """The task fails without retries, unless the topic is to be created."""
     with pytest.raises(AirflowFailException, match="nowhere"):

@@ -38,7 +38,7 @@ RETURNED = {
                             "SyncKeepAlive"],
     "Workers": ["HandedMessage", "Retry", "RequeueMessage", "BuryMessage", "Listened", "Drained"],
     "Outcomes": ["Settlement", "RedriveResult", "RedriveProgress", "Removed", "SweepReport", "OpenClaim", "Written",
-                 "Staged"],
+                 "PublishedIds", "Staged"],
     "Looks": ["Topic", "TopicSettings", "DeadLetterLimits", "Stats", "Backlog", "Location", "DeadLetter",
               "DeadLetterPage", "Registration", "Portion", "PlannedUnit", "ProbeResult", "Health"],
     "For your tests": ["MemoryStore"],
