@@ -92,7 +92,7 @@ class PublishOnce:
         size = packs.messages if packs else MAX_SINGLES
         for start in range(0, len(unique), size):
             await self._publish_some(unique[start : start + size], packs)
-        if not self._units:  # else that was looked at beside the requests
+        if self._duplicates:
             await self._require_topic()
         for position, key_hash in enumerate(self._hashes):
             if position != first[key_hash]:
@@ -288,8 +288,21 @@ class PublishOnce:
         )
 
     async def _require_topic(self) -> None:
-        if not await topic_may_exist(self._topic.name, lambda _: self._topics.is_same(self._topic)):
-            raise withdrawn_error(self._topic.name, list(self._ids.values()), ())
+        """Let duplicates fail if it is not known that the topic is the one into which others were published.
+
+        ⚑ §7: a message is never kept out of a topic by what was published into a former one.
+        """
+        try:
+            is_same = await self._topics.is_same(self._topic)
+        except StoreError as error:
+            for position in self._duplicates:
+                self._ids[position] = self._context.clock.uuid()
+                self._sent[self._ids[position]] = Sent(landed=False, fault=error)
+            self._duplicates.clear()
+            return
+        if not is_same:
+            left = await finish_despite_cancellation(self._withdraw) if self._units else set()
+            raise withdrawn_error(self._topic.name, list({*self._ids.values(), *self._sent}), left)
 
     async def _withdraw(self) -> set[str]:
         """Remove what this call has put into a topic that was deleted; return the ids of messages that may be left."""

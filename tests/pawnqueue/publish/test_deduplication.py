@@ -353,6 +353,22 @@ async def test_a_sweep_keeps_the_traces_of_what_is_reserved(world: World, bob: P
     assert (await bob.queue.publish(TOPIC, numbered(1), dedup_key=key_of)).duplicates == (0,)
 
 
+async def test_a_publisher_that_is_late_sends_nothing(world: World, ann: Process) -> None:
+    """Its reservation took so long that others may have taken over: the message failed."""
+    await ann.queue.publish(TOPIC, numbered(1), dedup_key="a")
+    slow = [40.0]
+
+    async def wait(kind: str, key: str) -> None:
+        if kind == "PUT" and "/dedup/" in key and slow:
+            await world.later(slow.pop())
+
+    ann.client.meanwhile = wait
+    with pytest.raises(PublishError) as caught:
+        await ann.queue.publish(TOPIC, numbered(1), dedup_key="b")
+    assert list(caught.value.failed) == caught.value.ids
+    assert len(messages(world)) == 1
+
+
 async def test_what_was_never_sent_has_its_id(world: World, bob: Process) -> None:
     """The next publisher uses the id that was reserved: a request that lands late makes no second message."""
     dying = await world.process()
@@ -510,6 +526,18 @@ async def test_a_topic_that_is_created_again_has_no_keys(world: World, ann: Proc
     with pytest.raises(TopicNotFoundError, match="was deleted"):
         await ann.queue.publish(TOPIC, numbered(4), dedup_key=key_of)
     assert (await ann.queue.publish(TOPIC, numbered(4), dedup_key=key_of)).duplicates == (0, 1, 2)
+
+
+async def test_a_duplicate_needs_to_know_its_topic(world: World, ann: Process) -> None:
+    """It fails if the store does not tell whether the topic was created again."""
+    await ann.queue.publish(TOPIC, numbered(1), dedup_key="a")
+    await world.later(5)
+    ann.client.inject("denied", "GET", "*/.topic")
+    with pytest.raises(PublishError) as caught:
+        await ann.queue.publish(TOPIC, numbered(1), dedup_key="a")
+    assert list(caught.value.failed) == caught.value.ids
+    ann.client.heal()
+    assert (await ann.queue.publish(TOPIC, numbered(1), dedup_key="a")).duplicates == (0,)
 
 
 async def test_what_is_left_of_a_former_topics_log_does_not_count(world: World, ann: Process, bob: Process) -> None:

@@ -18,7 +18,7 @@ from tests.sim.mutants.entering import Patches, mutant
 _TESTS = "tests/pawnqueue/publish/test_deduplication.py"
 
 
-@mutant("§7 A reservation is waited for: its publisher may send until its time is over", arena="keys")
+@mutant("§7 A reservation is waited for: its publisher may send until its time is over", 47, 61, arena="keys")
 def reservations_are_not_waited_for() -> Patches:
     original = Deduplication._judge
 
@@ -28,7 +28,10 @@ def reservations_are_not_waited_for() -> Patches:
     return [(Deduplication, "_judge", judge)]
 
 
-@mutant("§7 A publisher sends nothing after the time of its reservation", arena="keys")
+@mutant(
+    "§7 A publisher sends nothing after the time of its reservation",
+    test=f"{_TESTS}::test_a_publisher_that_is_late_sends_nothing",
+)
 def keys_are_sent_past_their_time() -> Patches:
     async def send(*args: Any, **more: Any) -> Any:
         more.pop("may_send")
@@ -37,7 +40,7 @@ def keys_are_sent_past_their_time() -> Patches:
     return [(publish_once, "send", send)]
 
 
-@mutant("§7 What is reserved is not taken for published", arena="keys")
+@mutant("§7 What is reserved is not taken for published", 0, 1, arena="keys")
 def reserved_is_published() -> Patches:
     def judge(self: Deduplication, topic: Any, key: Any, now: float, *, trace: Any) -> Any:
         del self, topic, now, trace
@@ -46,7 +49,7 @@ def reserved_is_published() -> Patches:
     return [(Deduplication, "_judge", judge)]
 
 
-@mutant("§7 A claim of messages with keys keeps its record until the keys are resolved", arena="keys")
+@mutant("§7 A claim of messages with keys keeps its record until the keys are resolved", 13, 24, arena="keys")
 def claims_of_keys_leave_no_trace() -> Patches:
     original = record_retention.keep_if_needed
 
@@ -57,7 +60,10 @@ def claims_of_keys_leave_no_trace() -> Patches:
     return [(record_retention, "keep_if_needed", keep)]
 
 
-@mutant("§7 A sweep resolves keys before it removes the records that tell of them", arena="keys")
+@mutant(
+    "§7 A sweep resolves keys before it removes the records that tell of them",
+    test=f"{_TESTS}::test_a_sweep_keeps_the_traces_of_what_is_reserved",
+)
 def records_go_before_their_keys() -> Patches:
     original = DedupSweep.sweep
 
@@ -71,7 +77,10 @@ def records_go_before_their_keys() -> Patches:
     return [(DedupSweep, "sweep", sweep), (DedupSweep, "_resolve", resolve)]
 
 
-@mutant("§7 What was never sent keeps its id: a late request makes no second message", arena="keys")
+@mutant(
+    "§7 What was never sent keeps its id: a late request makes no second message",
+    test=f"{_TESTS}::test_what_was_never_sent_has_its_id",
+)
 def unsent_keys_are_freed() -> Patches:
     original = SegmentRows.conclude
 
@@ -81,7 +90,7 @@ def unsent_keys_are_freed() -> Patches:
     return [(SegmentRows, "conclude", conclude)]
 
 
-@mutant("§7 What is reserved in a sealed segment goes on in the next", arena="keys")
+@mutant("§7 What is reserved in a sealed segment goes on in the next", 2, 3, arena="keys")
 def reservations_end_with_their_segment() -> Patches:
     def successor(self: SegmentRows) -> SegmentRows:
         del self
@@ -101,7 +110,7 @@ def packs_are_sent_without_some_keys() -> Patches:
     return [(PublishOnce, "_is_reserved", is_reserved)]
 
 
-@mutant("§2 A refusal may follow a reservation of ours that was made", arena="keys")
+@mutant("§2 A refusal may follow a reservation of ours that was made", 10, arena="keys")
 def refused_reservations_are_others() -> Patches:
     original = dedup_log._Shard._judge
 
