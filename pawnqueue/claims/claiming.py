@@ -95,12 +95,13 @@ async def claim_fresh(
         is_answered = is_answered or attempt.is_answered
         if isinstance(result, HeldClaim):
             return result
+        if result is NoClaim.PAUSED:
+            # ⚑ §4: also if its record could not be given back. This session must not go on with it.
+            return make_empty_claim(context, request)
         if result is NoClaim.TAKEN or (request.named and attempt.recorded):
             return None
         took = context.clock.elapsed() - began
-        if result in {NoClaim.NOTHING, NoClaim.PAUSED}:
-            break
-        if (fault or result is NoClaim.BAD) and took > 2 * MAX_TTL_SHARE * request.ttl:
+        if result is NoClaim.NOTHING or ((fault or result is NoClaim.BAD) and took > 2 * MAX_TTL_SHARE * request.ttl):
             break
         # Bad messages are settled by now, so a batch of them counts as progress.
         looks += 1 if result is not NoClaim.BAD else MAX_LISTINGS / MAX_BAD_BATCHES
