@@ -161,6 +161,31 @@ async def test_a_janitors_round(world: World, *, packs: bool | None) -> None:
     assert f"and {2 * rounds * dollars(counted):.0f} if every five minutes" in page
 
 
+FLOW = (Path(__file__).parents[2] / "docs" / "how-to" / "flow-control.md").read_text()
+
+
+async def test_a_busy_consumer_reads_its_topics_settings_every_five_seconds(world: World) -> None:
+    """It hears of a pause by that, which is one GET; an idle one and one that waits on a paused topic cost no more."""
+    publisher, consumer = await world.process(), await world.process()
+    counted: Counter[str] = Counter()
+    began = world.clock.elapsed()
+    while world.clock.elapsed() - began < 600:
+        await publisher.queue.publish(TOPIC, numbered(1))
+        before = len(consumer.client.requests)
+        await consumer.queue.ack(await consumer.queue.claim(TOPIC, "billing"))
+        counted.update(kind for kind, key in consumer.client.requests[before:] if key == f"{TOPIC}/.topic")
+        await world.later(0.5)
+    assert counted == {"GET": pytest.approx(600 / 5, abs=2)}
+    [told] = re.findall(r"one GET: (\d\.\d\d) dollars a month", FLOW)
+    assert float(told) == pytest.approx(dollars(Counter(GET=1)) / 1e6 * MONTH / 5, abs=0.01)
+
+    await publisher.queue.pause(TOPIC)
+    await publisher.queue.publish(TOPIC, numbered(1))
+    await world.later(60)
+    paused = await _a_month(world, consumer, 3600, _wait)
+    assert paused <= row(IDLE[0][0])[0] + 0.06
+
+
 # --- docs/explanation/cost.md ---
 
 COST = (Path(__file__).parents[2] / "docs" / "explanation" / "cost.md").read_text()

@@ -49,10 +49,11 @@ async def act(stage: Stage, process: Process, actor: Actor, settings: Sequence[S
                 return
 
 
-async def publish_some(stage: Stage, queue: PawnQueue, count: int, *, packed: bool) -> None:
+async def publish_some(stage: Stage, queue: PawnQueue, count: int, *, packed: bool, wait: float | None = None) -> None:
     """Publish numbered messages, and note which of them are known to be published."""
+    payloads = [{"n": number} for number in range(count)]
     try:
-        ids = await queue.publish(TOPIC, [{"n": number} for number in range(count)], pack=packed, **stage.schedule())
+        ids = await queue.publish(TOPIC, payloads, pack=packed, wait=wait, **stage.schedule())
     except PublishError as error:
         ids = error.published
     except StoreError:

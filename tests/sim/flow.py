@@ -1,7 +1,7 @@
-"""A topic that is paused and resumed under its users, and whose messages expire.
+"""A topic that is paused and resumed under its users, whose messages expire, and that may have only a few of them.
 
 Nobody is given anything of it while it is paused, or anything that is too old. Nothing expires early, and nothing is
-lost.
+lost. A publisher that is alone never makes it more than it may have.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pawnqueue import PawnQueue, StoreError
+from pawnqueue import PawnQueue, QueueFullError, StoreError
 from pawnqueue.bucket.topics import RECENT_RECORD_SECONDS
 from pawnqueue.catalog import units
 from pawnqueue.claims.expiry import EXPIRED
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import TopicRecord, TopicSettings
-from tests.sim.actors import consumer, forked, janitor, publisher, redriver, start
+from tests.sim.actors import consumer, forked, janitor, publish_some, publisher, redriver, start
 from tests.sim.afterwards import POLL, UNTIL_ALL_IS_TAKEN, afterwards, quiet
 from tests.sim.bucket import EPOCH
 from tests.sim.pack_truth import any_stage
@@ -64,6 +65,15 @@ class _Seen:
     since: dict[str, float] = field(default_factory=dict)
     """From when on the age of each object counts, by its uuid."""
 
+    limit: int | None = None
+    """How many messages the topic may have."""
+
+    calling_since: float = math.inf
+    """When the publisher began the call that is under way."""
+
+    let_in: dict[str, int] = field(default_factory=dict)
+    """How many messages each unit has that a call which was under way has brought."""
+
     broken: list[str] = field(default_factory=list)
 
     def see(self, _who: str, key: str, before: StoredObject | None, after: StoredObject | None) -> None:
@@ -78,6 +88,12 @@ class _Seen:
             is_redriven = not unit.is_pack and json_in(after.body).get("id") != unit.id
             published = (units.published_at(unit.name) or 0.0) - EPOCH
             self.since[layout.uuid_of(unit.id)] = now if is_redriven else published
+            # What lands after its call has failed was counted by nobody.
+            request = self.stage.world.landing
+            if not is_redriven and request is not None and request.sent >= self.calling_since:
+                self._let_in(unit.name, unit.count)
+        if unit is not None and after is None:
+            self.let_in.pop(unit.name, None)
         if key.startswith(f"{TOPIC}/dead-letter/") and key.endswith(".reason.json") and after is not None:
             self._judge_letter(json_in(after.body))
         if key != MARKER or after is None:
@@ -90,6 +106,11 @@ class _Seen:
             self.pauses.append((now, math.inf))
         elif was_paused and not is_paused:
             self.pauses[-1] = (self.pauses[-1][0], now)
+
+    def _let_in(self, name: str, count: int) -> None:
+        self.let_in[name] = count
+        if self.limit is not None and sum(self.let_in.values()) > self.limit:
+            self.broken.append(f"too many: {sum(self.let_in.values())} of at most {self.limit}, with {name}")
 
     def _judge_letter(self, told: dict[str, Any]) -> None:
         unit = units.parse(told.get("name", ""))
@@ -130,9 +151,13 @@ async def _flow(world: World) -> list[str]:
     world.bucket.observers.append(seen.see)
     stage.truth.most = stage.chance.choice((None, 3, 10))
     stage.expires = stage.chance.random() < 0.6
-    _plant(stage)
-    for name in ("P1", "P2", "P3"):
-        start(stage, name, publisher)
+    seen.limit = stage.chance.choice((None, None, 4, 8))
+    _plant(stage, seen.limit)
+    if seen.limit is None:
+        for name in ("P1", "P2", "P3"):
+            start(stage, name, publisher)
+    else:
+        start(stage, "P1", partial(_publisher, seen))
     for name in ("A", "B", "C"):
         start(stage, name, consumer)
     for name in ("Z1", "Z2"):
@@ -143,15 +168,31 @@ async def _flow(world: World) -> list[str]:
     await world.until_idle(at_most=600.0)
     await quiet(stage)
     broken = seen.violations()
-    _plant(stage)  # somebody resumes it
+    _plant(stage, seen.limit)  # somebody resumes it
     return broken + await afterwards(stage, UNTIL_ALL_IS_TAKEN if stage.has_packs else POLL)
 
 
-def _plant(stage: Stage) -> None:
+def _plant(stage: Stage, limit: int | None) -> None:
     """Store the topic's marker as a topic that is not paused."""
     age = stage.chance.choice(AGES) if stage.expires else None
-    settings = TopicSettings(max_deliveries=stage.truth.most, packs=stage.has_packs, max_age_seconds=age)
+    settings = TopicSettings(
+        max_deliveries=stage.truth.most, packs=stage.has_packs, max_age_seconds=age, max_pending=limit
+    )
     stage.world.bucket.plant(MARKER, TopicRecord(topic=TOPIC, settings=settings).encode())
+
+
+async def _publisher(seen: _Seen, stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+    """Publish more than the topic may have, alone, and wait for room now and then."""
+    for _ in range(12):
+        await process.clock.sleep(chance.uniform(0, 8))
+        packed = bool(stage.has_packs) and chance.random() < 0.6
+        seen.calling_since = stage.world.loop.now
+        try:
+            with suppress(QueueFullError):
+                count = chance.choice((1, 2, 3))
+                await publish_some(stage, queue, count, packed=packed, wait=chance.choice((None, None, 10.0)))
+        finally:
+            seen.calling_since = math.inf
 
 
 async def _warden(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:

@@ -106,10 +106,7 @@ def expired_by_hearsay() -> Patches:
 _TESTS = "tests/pawnqueue/publish/test_backpressure.py"
 
 
-@mutant(
-    "§7 Backpressure: what this process has published since its count is added to it",
-    test=f"{_TESTS}::test_calls_at_the_same_time_share_the_room",
-)
+@mutant("§7 Backpressure: what this process has published since its count is added to it", 0, 2, 4, arena="flow")
 def own_messages_are_forgotten() -> Patches:
     return [(_TopicRoom, "pending", lambda _, count: count.pending)]
 
