@@ -13,6 +13,11 @@ import pytest
 from pawnqueue import InvalidTopicError, PawnQueue, PawnQueueError, Portion, QueueClosedError, TopicNotFoundError
 from tests.pawnqueue.virtual import TOPIC, Client, Process, World, numbered, numbers
 
+
+async def _handle(_: object) -> None:
+    """Do nothing with a message."""
+
+
 #: Every asynchronous method, called in a way that is right as long as the queue is open.
 CALLS: dict[str, Callable[[PawnQueue, Any], Awaitable[Any]]] = {
     "probe": lambda queue, _: queue.probe(),
@@ -29,6 +34,8 @@ CALLS: dict[str, Callable[[PawnQueue, Any], Awaitable[Any]]] = {
     "list_consumers": lambda queue, _: queue.list_consumers(),
     "publish": lambda queue, _: queue.publish(TOPIC, numbered(1)),
     "claim": lambda queue, _: queue.claim(TOPIC, "c"),
+    "listen": lambda queue, _: queue.listen(TOPIC, _handle, consumer="c"),
+    "drain": lambda queue, _: queue.drain(),
     "attach": lambda queue, claim: queue.attach(claim.hand_over()),
     "held": lambda queue, claim: queue.held(claim.hand_over()),
     "messages": lambda queue, claim: queue.messages(claim.hand_over()),
