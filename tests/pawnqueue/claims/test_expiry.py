@@ -221,3 +221,15 @@ async def test_wrong_ages_are_refused(ann: Process) -> None:
     assert (await ann.queue.update_topic(TOPIC, max_age_seconds=60)).settings.max_age_seconds == 60
     assert (await ann.queue.update_topic(TOPIC, max_age_seconds=None)).settings.max_age_seconds is None
     assert b"max_age" not in ann.client.bucket.body(layout.topic_marker(TOPIC))
+
+
+async def test_a_delayed_message_counts_from_when_it_is_due(world: World) -> None:
+    """However long its delay was, it is delivered then, and expires like any other."""
+    world.topic(delays=True, max_age_seconds=MAX_AGE)
+    ann = await world.process()
+    await ann.queue.publish(TOPIC, numbered(2), delay=10 * MAX_AGE)
+    await world.later(10 * MAX_AGE + 5)
+    assert (await ann.queue.sweep(TOPIC)).expired == 0
+    assert numbers(await ann.queue.claim(TOPIC, "c", max_messages=1)) == [0]
+    await world.later(EXPIRED)
+    assert (await ann.queue.sweep(TOPIC)).expired == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pawnqueue.bucket import topics
@@ -30,18 +31,25 @@ def what_was_won_is_handed_out() -> Patches:
     return [(Attempt, "_is_paused", is_paused)]
 
 
-@mutant("§4 Pausing: the leases of an attempt that died before its record are not adopted", 445, 610, 782, arena="flow")
+@mutant(
+    "§4 Pausing: the leases of an attempt that died before its record are not adopted",
+    test="tests/pawnqueue/claims/test_pausing.py::test_leases_of_an_attempt_that_died_are_not_adopted",
+)
 def adopted_while_paused() -> Patches:
     original = ById._begin
 
     async def begin(self: ById, request: Any) -> Any:
         orphans = await self._orphans(request)
-        return await (self._adopt(request, orphans) if orphans else original(self, request))
+        if not orphans:
+            return await original(self, request)
+        going_on = request.topic.settings.model_copy(update={"paused": False})
+        topic = request.topic.model_copy(update={"settings": going_on})
+        return await self._adopt(replace(request, topic=topic, recent=None), orphans)
 
     return [(ById, "_begin", begin)]
 
 
-@mutant("§4 Age: what is too old is handed out to nobody", 18, 32, 37, arena="flow")
+@mutant("§4 Age: what is too old is handed out to nobody", 32, 88, 108, arena="flow")
 def old_ones_are_handed_out() -> Patches:
     return [(expiry, "expired", lambda *_: {})]
 
