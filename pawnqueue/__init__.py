@@ -10,8 +10,9 @@ from pawnqueue.bucket.registry import Registration
 from pawnqueue.bucket.topics import Topic
 from pawnqueue.claims import Claim, ClaimReference, KeepAlive, Message, Settlement
 from pawnqueue.claims.claim_reads import LastClaim
+from pawnqueue.domain.completed import CompletedMessage
 from pawnqueue.domain.records import TopicSettings
-from pawnqueue.domain.topic_limits import DeadLetterLimits
+from pawnqueue.domain.topic_limits import CompletedLog, DeadLetterLimits
 from pawnqueue.errors import (
     ClaimBusyError,
     CompatibilityError,
@@ -46,6 +47,7 @@ from pawnqueue.publish.publish_once import PublishedIds
 from pawnqueue.publish.staging import Staged
 from pawnqueue.publish.write_outcome import Written
 from pawnqueue.queue import PawnQueue
+from pawnqueue.reads.completed import CompletedPage
 from pawnqueue.reads.counting import Backlog, Stats
 from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage
 from pawnqueue.reads.health import Health
@@ -66,6 +68,9 @@ __all__ = [
     "ClaimBusyError",
     "ClaimReference",
     "CompatibilityError",
+    "CompletedLog",
+    "CompletedMessage",
+    "CompletedPage",
     "ConfigError",
     "DeadLetter",
     "DeadLetterLimits",

@@ -415,6 +415,19 @@ class TakenOver(_OfClaim):
 
 
 @_event
+class CompletedUnlogged(_OfClaim):
+    """What a claim has acked is missing in the completed log of its topic. The messages are acked all the same."""
+
+    level = logging.WARNING
+    template = "What claim {claim} of topic {topic!r} has acked, {messages:message}, is not in the completed log: {why}"
+
+    messages: int
+    """How many."""
+    why: str
+    """The store's answer."""
+
+
+@_event
 class GivenBack(_OfClaim):
     """Messages of a claim were given back to the queue before their work was finished."""
 

@@ -69,6 +69,7 @@ from pawnqueue.publish.publisher import Publisher
 from pawnqueue.publish.schedule import check_allowed, check_none, checked_schedule
 from pawnqueue.publish.staging import Staged
 from pawnqueue.publish.write_outcome import Written
+from pawnqueue.reads.completed import CompletedPage, completed
 from pawnqueue.reads.counting import Backlog, Stats, backlog, stats
 from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage, dead_letters
 from pawnqueue.reads.health import Health, health
@@ -224,6 +225,8 @@ class PawnQueue(ForAsyncWith):
         :param delays: whether messages may be published with a delay (default False), for one more LIST. Consumers of
             earlier versions, and of the pawn-queue library, do not wait for a delay to end.
         :param paused: whether nobody is given its messages until :meth:`resume` (default False).
+        :param completed: a log of what was acked, by which consumer, when (default False): True, or a dict with
+            ``max_count``, ``max_age_seconds`` and ``payloads``. :meth:`completed` reads it.
         :param dead_letters: which dead letters the janitor removes, after a warning: a dict with ``max_age_seconds``,
             ``max_count``, or both, and ``notice_seconds`` (default: a day), by which the warning comes before. None
             (the default): all are kept.
@@ -253,6 +256,8 @@ class PawnQueue(ForAsyncWith):
         :param priorities: the same for priorities.
         :param delays: the same for delays. Messages that were published with one keep it.
         :param paused: as :meth:`pause` and :meth:`resume` set it.
+        :param completed: as :meth:`create_topic` takes it; for claims from now on. False: what the log has stays until
+            its limits remove it.
         :param dead_letters: the new limits, all of them: what the dict does not name has its default. None: all dead
             letters are kept from now on. What was warned of under the former limits is warned of again.
         :param dedup_window_seconds: counts within a minute, also for messages that were published before. It cannot be
@@ -977,6 +982,20 @@ class PawnQueue(ForAsyncWith):
 
     async def _drain_until(self, deadlines: Deadlines) -> Drained:
         return await self._drain.run(deadlines, keep=self._context.settings.claims.keep_when_closed)
+
+    # --- what was done ---
+
+    async def completed(self, topic: str, *, max_messages: int = 50, after: str | None = None) -> CompletedPage:
+        """Read the completed log: which messages were acked, by which consumer, when. The latest claims come first.
+
+        A topic has a log if its setting ``completed`` says so. A claim is logged when all of its messages are settled.
+
+        :param max_messages: how many a page has.
+        :param after: continue after the page whose ``.next`` this is.
+        """
+        most = checked_count(max_messages, "max_messages", "completed")
+        await self._topic(topic, "completed")
+        return await completed(self._context, topic, most=most, after=after)
 
     # --- dead letters ---
 

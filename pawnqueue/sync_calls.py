@@ -34,6 +34,7 @@ from pawnqueue.publish.publish_once import PublishedIds
 from pawnqueue.publish.staging import Staged
 from pawnqueue.publish.write_outcome import Written
 from pawnqueue.queue import PawnQueue
+from pawnqueue.reads.completed import CompletedPage
 from pawnqueue.reads.counting import Backlog, Stats
 from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage
 from pawnqueue.reads.health import Health
@@ -122,6 +123,8 @@ class SyncCalls(ABC):
         :param delays: whether messages may be published with a delay (default False), for one more LIST. Consumers of
             earlier versions, and of the pawn-queue library, do not wait for a delay to end.
         :param paused: whether nobody is given its messages until :meth:`resume` (default False).
+        :param completed: a log of what was acked, by which consumer, when (default False): True, or a dict with
+            ``max_count``, ``max_age_seconds`` and ``payloads``. :meth:`completed` reads it.
         :param dead_letters: which dead letters the janitor removes, after a warning: a dict with ``max_age_seconds``,
             ``max_count``, or both, and ``notice_seconds`` (default: a day), by which the warning comes before. None
             (the default): all are kept.
@@ -150,6 +153,8 @@ class SyncCalls(ABC):
         :param priorities: the same for priorities.
         :param delays: the same for delays. Messages that were published with one keep it.
         :param paused: as :meth:`pause` and :meth:`resume` set it.
+        :param completed: as :meth:`create_topic` takes it; for claims from now on. False: what the log has stays until
+            its limits remove it.
         :param dead_letters: the new limits, all of them: what the dict does not name has its default. None: all dead
             letters are kept from now on. What was warned of under the former limits is warned of again.
         :param dedup_window_seconds: counts within a minute, also for messages that were published before. It cannot be
@@ -687,6 +692,16 @@ class SyncCalls(ABC):
         :returns: which messages were given back, and which claims could not be.
         """
         return self.run(lambda queue: queue.drain(timeout))
+
+    def completed(self, topic: str, *, max_messages: int = 50, after: str | None = None) -> CompletedPage:
+        """Read the completed log: which messages were acked, by which consumer, when. The latest claims come first.
+
+        A topic has a log if its setting ``completed`` says so. A claim is logged when all of its messages are settled.
+
+        :param max_messages: how many a page has.
+        :param after: continue after the page whose ``.next`` this is.
+        """
+        return self.run(lambda queue: queue.completed(topic, max_messages=max_messages, after=after))
 
     def dead_letters(
         self,

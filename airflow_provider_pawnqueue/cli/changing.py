@@ -6,13 +6,13 @@ import json
 import sys
 import traceback
 from argparse import Namespace
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any, Final
 
 from airflow_provider_pawnqueue.cli.running import UsageError, command, fail, say, show
 from airflow_provider_pawnqueue.hooks.pawnqueue import PawnQueueHook
-from airflow_provider_pawnqueue.operators.administration import NEVER, OFF, ensure_topic
+from airflow_provider_pawnqueue.operators.administration import NEVER, OFF, ON, ensure_topic
 from pawnqueue import Claim, PawnQueueError, PublishError, RedriveProgress, Removed, Settlement, SweepReport, Topic
 
 _STDIN: Final = "-"
@@ -236,15 +236,23 @@ def _topic_options(args: Namespace) -> dict[str, Any]:
             given[name] = _IS_YES[getattr(args, name)]
     if args.dead_letters is not None:
         given["dead_letters"] = _numbers(args.dead_letters, "--dead-letters")
+    if args.completed is not None:
+        given["completed"] = args.completed == ON or _numbers(args.completed, "--completed", flags=("payloads",))
     return given
 
 
-def _numbers(given: str, option: str) -> dict[str, float] | None:
-    """Return numbers by their names, from ``name=number,name=number``; None for ``off``."""
+def _numbers(given: str, option: str, *, flags: Collection[str] = ()) -> dict[str, float] | None:
+    """Return numbers by their names, from ``name=number,name=number``; None for ``off``.
+
+    :param flags: names that are given without a number, and are True then.
+    """
     if given == OFF:
         return None
     numbers: dict[str, float] = {}
     for each in given.split(","):
+        if each.strip() in flags:
+            numbers[each.strip()] = True
+            continue
         name, mark, number = each.partition("=")
         try:
             numbers[name.strip()] = int(number) if number.strip().isdigit() else float(number)

@@ -115,6 +115,12 @@ _PRIORITIES = Arg(("--priorities",), help="Whether messages may be published wit
 _DELAYS = Arg(("--delays",), help="Whether messages may be published with a delay", choices=("yes", "no"))
 _PUBLISHED_DELAY = Arg(("--delay",), help="Give the messages to nobody for this many seconds", type=float)
 _PRIORITY = Arg(("--priority",), help="From -9 to 9; higher ones come first", type=int, default=0)
+_COMPLETED = Arg(
+    ("--completed",),
+    metavar="LOG",
+    help="Whether what is acked is logged: on, off, or max_count=N, max_age_seconds=N and payloads, with commas "
+    "between them",
+)
 _DEAD_LETTERS = Arg(
     ("--dead-letters",),
     metavar="LIMITS",
@@ -167,6 +173,12 @@ _COMMANDS: Final = (
         *(_TOPIC, _MAX_SHOWN, _PEEK_DEAD),
     ),
     _command(
+        "looking",
+        "completed",
+        "Show what was acked, by which consumer and when, the latest claims first, if the topic has a log",
+        *(_TOPIC, _MAX_SHOWN),
+    ),
+    _command(
         "changing",
         "publish",
         "Publish one message, or one for each line of a file",
@@ -201,13 +213,14 @@ _COMMANDS: Final = (
         "changing",
         "create_topic",
         "Create a topic",
-        *(_TOPIC, _NEW_MAX_DELIVERIES, _NEW_PACKS, *_LIMITS, _PRIORITIES, _DELAYS, _DEAD_LETTERS, _IF_EXISTS),
+        *(_TOPIC, _NEW_MAX_DELIVERIES, _NEW_PACKS, *_LIMITS, _PRIORITIES, _DELAYS, _COMPLETED, _DEAD_LETTERS),
+        _IF_EXISTS,
     ),
     _command(
         "changing",
         "update_topic",
         "Change the settings of a topic for all its users",
-        *(_TOPIC, _MAX_DELIVERIES, _PACKS, *_LIMITS, _PRIORITIES, _DELAYS, _DEAD_LETTERS),
+        *(_TOPIC, _MAX_DELIVERIES, _PACKS, *_LIMITS, _PRIORITIES, _DELAYS, _COMPLETED, _DEAD_LETTERS),
     ),
     _command("changing", "pause", "Pause a topic: nobody is given its messages until it is resumed", _TOPIC),
     _command("changing", "resume", "Resume a paused topic", _TOPIC),

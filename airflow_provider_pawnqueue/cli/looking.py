@@ -91,3 +91,12 @@ def _letter_row(letter: DeadLetter) -> dict[str, Any]:
         "consumer": letter.consumer,
         "payload": None if letter.message is None else letter.message.payload,
     }
+
+
+@command
+def completed(hook: PawnQueueHook, args: Namespace) -> None:
+    """Show the completed log."""
+    page = hook.completed(args.topic, max_messages=args.limit)
+    show([asdict(each) for each in page], args.output)
+    if page.faults:
+        fail(*(f"{key} could not be read: {why}" for key, why in page.faults.items()))

@@ -305,6 +305,7 @@ class PawnQueueHook(BaseHook):
     commit_write = _call(SyncPawnQueue.commit_write)
     abort_write = _call(SyncPawnQueue.abort_write)
     last_claim = _call(SyncPawnQueue.last_claim)
+    completed = _call(SyncPawnQueue.completed)
     dead_letters = _call(SyncPawnQueue.dead_letters)
     redrive = _call(SyncPawnQueue.redrive)
     sweep = _call(SyncPawnQueue.sweep)

@@ -28,8 +28,9 @@ from pawnqueue import Topic, TopicExistsError, TopicNotFoundError
 _checked_if_exists = partial(checked_word, of=("keep", "update"))
 #: The value of ``max_deliveries``, ``max_pending`` and ``max_age_seconds`` for topics without such a limit.
 NEVER: Final = "never"
-#: The value of a setting with parts that is not wanted.
+#: The values of a setting with parts that is not wanted, and of one that is wanted as it is by default.
 OFF: Final = "off"
+ON: Final = "on"
 
 
 def checked_deliveries(given: object, name: str = "max_deliveries") -> int | None:
@@ -57,6 +58,13 @@ def checked_group(given: object, name: str) -> dict[str, Any] | None:
     return {str(each): value for each, value in read.items()}
 
 
+def checked_log(given: object, name: str) -> dict[str, Any] | bool:
+    """Return the limits of a log, or whether there is one: ``on``, ``off``, or a flag."""
+    if isinstance(given, bool) or given in (ON, OFF):
+        return given is True or given == ON
+    return checked_group(given, name) or False
+
+
 #: The settings of a topic, and how each of them is checked.
 _SETTINGS: Final[Mapping[str, Callable[[object, str], Any]]] = {
     "max_deliveries": checked_deliveries,
@@ -67,6 +75,7 @@ _SETTINGS: Final[Mapping[str, Callable[[object, str], Any]]] = {
     "max_age_seconds": checked_age,
     "priorities": checked_flag,
     "delays": checked_flag,
+    "completed": checked_log,
     "dead_letters": checked_group,
     "dedup_window_seconds": checked_seconds,
 }
@@ -87,6 +96,7 @@ class _TopicSettingsOperator(PawnQueueOperator):
         max_age_seconds: float | timedelta | str | None = None,
         priorities: bool | str | None = None,
         delays: bool | str | None = None,
+        completed: Mapping[str, Any] | bool | str | None = None,
         dead_letters: Mapping[str, Any] | str | None = None,
         dedup_window_seconds: float | str | None = None,
         **kwargs: Any,
@@ -101,6 +111,7 @@ class _TopicSettingsOperator(PawnQueueOperator):
         self.max_age_seconds = check_early(max_age_seconds, checked_age, "max_age_seconds")
         self.priorities = check_early(priorities, checked_flag, "priorities")
         self.delays = check_early(delays, checked_flag, "delays")
+        self.completed = check_early(completed, checked_log, "completed")
         self.dead_letters = check_early(dead_letters, checked_group, "dead_letters")
         self.dedup_window_seconds = check_early(dedup_window_seconds, checked_seconds, "dedup_window_seconds")
 
@@ -126,6 +137,7 @@ class PawnQueueCreateTopicOperator(_TopicSettingsOperator):
         it, or by ``"never"``, none.
     :param priorities: whether messages may be published with a priority; without it, no.
     :param delays: whether messages may be published with a delay; without it, no.
+    :param completed: a log of what was acked: True, or a dict with ``max_count``, ``max_age_seconds`` and ``payloads``.
     :param dead_letters: which dead letters the janitor removes, after a warning: a dict with ``max_age_seconds``,
         ``max_count``, or both, and ``notice_seconds``; or ``"off"``. Without it, none.
     :param dedup_window_seconds: for how long a message keeps others with its deduplication key from being published;
@@ -168,6 +180,7 @@ class PawnQueueUpdateTopicOperator(_TopicSettingsOperator):
         ``"never"``.
     :param priorities: whether messages may be published with a priority.
     :param delays: whether messages may be published with a delay. Consumers of earlier versions do not wait for it.
+    :param completed: a log of what was acked: True, or a dict with ``max_count``, ``max_age_seconds`` and ``payloads``.
     :param dead_letters: which dead letters the janitor removes, after a warning: a dict with ``max_age_seconds``,
         ``max_count``, or both, and ``notice_seconds``; or ``"off"``, and all of them are kept.
     :param dedup_window_seconds: for how long a message keeps others with its deduplication key from being published.

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from pawnqueue.arguments import shown
 from pawnqueue.domain.record import Part
-from pawnqueue.domain.topic_limits import DeadLetterLimits
+from pawnqueue.domain.topic_limits import CompletedLog, DeadLetterLimits
 from pawnqueue.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +29,17 @@ class DeadLetterOptions(TypedDict, total=False):
     """How long before that the janitor warns of it, at least (default: a day)."""
 
 
+class CompletedOptions(TypedDict, total=False):
+    """The completed log of a topic."""
+
+    max_count: int
+    """How many messages it keeps (default: 100,000)."""
+    max_age_seconds: float
+    """For how many seconds (default: a week)."""
+    payloads: bool
+    """Whether it has their payloads, too (default False)."""
+
+
 def with_groups(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes of a topic's settings with each dict checked, and as its model.
 
@@ -42,7 +53,18 @@ def with_groups(topic: str, before: TopicSettings, changes: Mapping[str, Any]) -
                 topic, "dead_letters", "pass max_age_seconds, max_count, or both; or None, and all of them are kept."
             )
         given["dead_letters"] = _unless_same(limits, before.dead_letters)
+    if "completed" in given:
+        given["completed"] = _checked_log(topic, before.completed, given["completed"])
     return given
+
+
+def _checked_log(topic: str, before: CompletedLog | None, given: object) -> CompletedLog | None:
+    if given is None or given is False:
+        # What it has is kept within its limits, until the last of it is too old.
+        return None if before is None else before.model_copy(update={"is_on": False})
+    if given is True:
+        given = {} if before is None else {**before.model_dump(exclude=set(before.model_extra or ())), "is_on": True}
+    return _unless_same(_checked(topic, "completed", CompletedLog, given), before)
 
 
 def _checked(topic: str, name: str, model: type[M], given: object) -> M:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, TypedDic
 from pydantic import ValidationError
 
 from pawnqueue.arguments import is_number, shown
-from pawnqueue.bucket.grouped_settings import DeadLetterOptions, with_groups
+from pawnqueue.bucket.grouped_settings import CompletedOptions, DeadLetterOptions, with_groups
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import (
     DEFAULT_DEDUP_WINDOW_SECONDS,
@@ -79,6 +79,8 @@ class TopicOptions(TypedDict, total=False):
     """Whether messages may be published with a delay (default False)."""
     paused: bool
     """Whether nobody is given messages of the topic (default False). ``pause`` and ``resume`` set it."""
+    completed: CompletedOptions | bool | None
+    """A log of what was acked, by which consumer, when: True, or its limits (default False)."""
     dead_letters: DeadLetterOptions | None
     """Which dead letters the janitor removes, after a warning; None (the default): none."""
 

@@ -13,6 +13,7 @@ from pawnqueue.claims.held import HeldClaim
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import MOST_COUNT
 from pawnqueue.domain.claim_record import ClaimRecord, Decision, Member
+from pawnqueue.domain.completed import WITH_PAYLOADS, WITHOUT_PAYLOADS
 from pawnqueue.domain.identifiers import Version
 from pawnqueue.registers.register import Versioned
 
@@ -120,7 +121,15 @@ def make_record(request: ClaimRequest, won: Won, decisions: Mapping[str, Decisio
         session_until=min(won.session_until, won.until),
         lasts=request.ttl,
         members=won.members,
+        completed=_log_of(request.topic),
     ).with_decisions(decisions)
+
+
+def _log_of(topic: TopicRecord) -> str:
+    log = topic.settings.completed
+    if log is None or not log.is_on:
+        return ""
+    return WITH_PAYLOADS if log.payloads else WITHOUT_PAYLOADS
 
 
 def make_claim(  # noqa: PLR0913 - the parts of one thing

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
 from pawnqueue.claims import burying, pack_effects
+from pawnqueue.claims.completed_log import log_completed
 from pawnqueue.domain import layout
 from pawnqueue.domain import lease as leases
 from pawnqueue.domain.identifiers import Version
@@ -90,6 +91,8 @@ async def finish(
     :raises StoreError: it is not known whether the record is closed.
     """
     failed = await carried_out
+    if not failed:
+        await log_completed(context, topic, found.value)
     return failed, found if failed else await context.claim_record(topic, found.value.stem).close(found)
 
 

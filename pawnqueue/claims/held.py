@@ -63,6 +63,7 @@ class HeldClaim(Claim):
             not self._packs and any(each.dedup_key is not None for each in messages)
         )
         self.leases = dict(leases)  # of each member's key, the version of its lease, where it is known
+        self.is_logged = False  # whether the completed log has been written, or tried to be
         self.done: set[str] = set()  # members whose decision is known to be carried out
         # Members on which this session has decided, when (elapsed), and of which nothing is carried out by it yet.
         self.untried: dict[str, float] = {}
@@ -160,6 +161,10 @@ class HeldClaim(Claim):
         if known is not None:
             return known(of)
         return [self._id_of(layout.entry_of(unit_id, number)) for number in numbers.each(of)]
+
+    def id_of(self, unit_id: str) -> str:
+        """Return the id of a single message, by the uuid under which it is kept; that uuid where it is not known."""
+        return self._uuids.get(unit_id, unit_id)
 
     def _id_of(self, entry: str) -> str:
         """See :class:`Claim`."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pawnqueue.claims import effects, record_retention
 from pawnqueue.claims.claim import AllOfPack, Meant, OneMessage
+from pawnqueue.claims.completed_log import log_completed
 from pawnqueue.claims.renewing import contended_error
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
@@ -227,6 +228,7 @@ def _decided_first(record: ClaimRecord, new: Mapping[str, Decision]) -> dict[str
 async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError]:
     """Carry out the decisions that no other task of this process carries out. After the last one, close the record."""
     await record_retention.keep_if_needed(context, claim)
+    await _log_completed(context, claim)
     record, done, under_way = claim.record, claim.done, claim.under_way
     todo = [uuid for uuid in record.settled if uuid not in done and uuid not in under_way]
     under_way.update(todo)
@@ -255,6 +257,24 @@ async def _carry_out(context: Context, claim: HeldClaim) -> dict[str, StoreError
     async with claim.lock:
         await _close(context, claim)
     return failed
+
+
+async def _log_completed(context: Context, claim: HeldClaim) -> None:
+    """Log what the claim has acked, once, when all of it is decided.
+
+    ⚑ §4: before its messages are deleted. If this process dies in between, the one that finishes the claim finds it
+    logged.
+    """
+    if claim.is_logged or not claim.record.is_settled:
+        return
+    await log_completed(
+        context,
+        claim.topic,
+        claim.record,
+        ids_in=lambda unit_id, of: claim.ids_in(unit_id, of) if layout.is_of_pack(unit_id) else [claim.id_of(unit_id)],
+        payloads=lambda: {message.unit: message.payload for message in claim} if claim.has_payloads else {},
+    )
+    claim.is_logged = True
 
 
 def _record_to_delete(claim: HeldClaim, todo: list[str]) -> str | None:

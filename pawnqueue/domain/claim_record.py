@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -14,6 +14,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     SerializerFunctionWrapHandler,
+    StringConstraints,
     model_serializer,
     model_validator,
 )
@@ -269,6 +270,8 @@ class ClaimRecord(Record):
     lasts: Duration = 0.0  # what a renewal gives it
     members: dict[UnitText, Member] = Field(default={})
     settled: dict[UnitText, Decision] = Field(default={})
+    #: Whether what is acked is logged, and how: as the topic's settings were when it was claimed.
+    completed: Annotated[str, StringConstraints(max_length=16)] = ""
 
     #: Shared by the copies of a record. A settlement changes few of its parts, and writes all of them.
     _members: _Texts = PrivateAttr(default_factory=_Texts)
@@ -449,6 +452,9 @@ class ClaimRecord(Record):
     def encode(self) -> bytes:
         """Return the body. Its size shows state and time to live in a LIST."""
         return size_hint.padded(super().encode(), size_hint.RECORD_STATES[self.state], self.ttl)
+
+    def _as_json(self, *, but: Collection[str] = ()) -> dict[str, Any]:
+        return super()._as_json(but=but if self.completed else {*but, "completed"})
 
     def _as_text(self) -> str:
         others = self._as_json(but={"members", "settled"})

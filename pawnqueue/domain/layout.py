@@ -393,6 +393,16 @@ def parse_dedup_segment(key: str) -> tuple[str, int, int] | None:
     return None if match is None else (match["tag"], int(match["shard"]), int(match["number"]))
 
 
+def completed(topic: str) -> str:
+    """Return the folder of the topic's completed log."""
+    return f"{topic}/completed/"
+
+
+def completed_object(topic: str, name: str) -> str:
+    """Return the key of an object of the completed log."""
+    return f"{topic}/completed/{name}"
+
+
 def leases(topic: str) -> str:
     """Return the folder of the topic's leases."""
     return f"{topic}/leases/"

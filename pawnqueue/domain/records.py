@@ -10,7 +10,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 from pawnqueue.domain import layout
 from pawnqueue.domain.bounds import LONGEST_DURATION, MOST_COUNT, Count, HolderText, PlainText, ReasonText, Time
 from pawnqueue.domain.record import Part, Record
-from pawnqueue.domain.topic_limits import DeadLetterLimits
+from pawnqueue.domain.topic_limits import CompletedLog, DeadLetterLimits
 
 
 class BucketRecord(Record):
@@ -28,7 +28,7 @@ class BucketRecord(Record):
 
 
 #: Settings with parts. One that is not set is not shown.
-_GROUPS = frozenset({"dead_letters"})
+_GROUPS = frozenset({"completed", "dead_letters"})
 #: The window of a topic into which somebody publishes with keys, if nobody has set another one.
 DEFAULT_DEDUP_WINDOW_SECONDS = 3600.0
 LONGEST_DEDUP_WINDOW_SECONDS = 30 * 86_400.0
@@ -90,6 +90,10 @@ class TopicSettings(Part):
         le=LONGEST_DEDUP_WINDOW_SECONDS,
         description="For how long a message keeps others with its deduplication key from being published. None: nobody "
         "has published with a key yet; the first one who does makes it an hour.",
+    )
+    completed: CompletedLog | None = Field(
+        default=None,
+        description="The log of what was acked; None: the topic never had one.",
     )
     dead_letters: DeadLetterLimits | None = Field(
         default=None,

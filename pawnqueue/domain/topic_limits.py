@@ -14,6 +14,19 @@ NOTICE_SECONDS: Final = 86_400.0
 MIN_NOTICE_SECONDS: Final = 60.0
 
 
+class CompletedLog(Part):
+    """The completed log of a topic: which messages were acked, by which consumer, when."""
+
+    is_on: bool = Field(default=True, description="Whether claims are logged. False: not any more.")
+    max_count: int = Field(
+        default=100_000, ge=1, le=MOST_COUNT, description="How many messages it keeps, of the latest claims."
+    )
+    max_age_seconds: float = Field(
+        default=7 * 86_400.0, gt=0, le=LONGEST_DURATION, description="For how many seconds it keeps them at most."
+    )
+    payloads: bool = Field(default=False, description="Whether it has their payloads, too.")
+
+
 class DeadLetterLimits(Part):
     """Which dead letters of a topic the janitor removes, after a warning."""
 

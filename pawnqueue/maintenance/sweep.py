@@ -12,6 +12,7 @@ from pawnqueue.domain.records import SweptRecord
 from pawnqueue.events import Swept
 from pawnqueue.maintenance.letter_expiry import LetterExpiry
 from pawnqueue.maintenance.sweep_claims import ClaimSweep
+from pawnqueue.maintenance.sweep_completed import sweep_completed
 from pawnqueue.maintenance.sweep_dedup import DedupSweep
 from pawnqueue.maintenance.sweep_expired import bury_expired
 from pawnqueue.maintenance.sweep_leases import LeaseSweep
@@ -102,6 +103,7 @@ class _Sweep:
             units.folder(topic), bury_expired(scope.context, self._record, messages.units, leased, self._report)
         )
         await scope.run_part(layout.letter_notices(topic), expiry.sweep(dead))
+        await scope.run_part(layout.completed(topic), sweep_completed(scope, self._record.settings.completed))
         if not self._report.dry_run:
             key = layout.swept(self._topic)
             await self._scope.isolate(key, self._note(key), otherwise=None)

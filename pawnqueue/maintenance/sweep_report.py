@@ -156,6 +156,8 @@ class SweepReport:
     """Unneeded objects: of interrupted probes, of writes, and reasons of dead letters that are gone."""
     removed_letters: int = 0
     """Dead letters that were past a limit of their topic, and had been warned of."""
+    removed_completed: int = 0
+    """Messages that were removed from the completed log, past its limits."""
     expiring_letters: int = 0
     """Dead letters that are past a limit of their topic, or will be soon: they go when their warning is old enough."""
     stuck: dict[str, str] = field(default_factory=dict)

@@ -154,6 +154,20 @@ def test_limits_of_dead_letters(run: Run, queue: SyncPawnQueue) -> None:
     assert "dead_letters" not in run("update-topic", "orders", "--dead-letters", "off", "--output", "json").rows[0]
 
 
+def test_the_completed_log(run: Run, queue: SyncPawnQueue) -> None:
+    """It is switched on with a topic, shown, and switched off."""
+    made = run("create-topic", "orders", "--completed", "max_count=5,payloads", "--output", "json").rows[0]
+    assert (made["completed"]["max_count"], made["completed"]["payloads"]) == (5, True)
+    [one] = queue.publish("orders", [{"n": 1}])
+    queue.ack(queue.claim("orders", "billing"))
+    [row] = run("completed", "orders", "--output", "json").rows
+    assert (row["id"], row["consumer"], row["payload"]) == (one, "billing", {"n": 1})
+    for given, is_on in (("off", False), ("on", True)):
+        row = run("update-topic", "orders", "--completed", given, "--output", "json").rows[0]
+        assert row["completed"]["is_on"] is is_on
+    assert run("update-topic", "orders", "--completed", "max_cout=5").code == 1
+
+
 def test_redrive_takes_filters(run: Run, queue: SyncPawnQueue) -> None:
     """Only letters with the reason and the age are given back, and no more of them a second than asked for."""
     queue.create_topic("orders")

@@ -102,6 +102,7 @@ ARGUMENTS: list[tuple[Callable[..., object], str, list[Any], Any]] = [
     (create, "max_deliveries", COUNTS, "never"),
     (create, "if_exists", ["replace"], "update"),
     (create, "dead_letters", [5, "none", {}], {"max_count": 5}),
+    (create, "completed", [5, "yes", {}], True),
     (update, "max_deliveries", COUNTS, 3),
     (delete, "force", ["yes", 1], "true"),
     (sweep, "topics", ["a/b", [""]], None),

@@ -19,7 +19,7 @@ from airflow_provider_pawnqueue.operators.pawnqueue import (
     PawnQueueResumeTopicOperator,
     PawnQueueUpdateTopicOperator,
 )
-from pawnqueue import PublishError, StoreError
+from pawnqueue import CompletedLog, PublishError, StoreError
 from pawnqueue.catalog.unit_listing import listed
 from tests.support.airflow import TOPIC, FakeTask, context_of
 
@@ -276,8 +276,13 @@ def test_limits_of_dead_letters(queue: SyncPawnQueue) -> None:
     limits = queue.topic("kept").settings.dead_letters
     assert limits is not None
     assert (limits.max_age_seconds, limits.max_count) == (60.0, 7)
-    PawnQueueUpdateTopicOperator(**options, dead_letters="off").execute(NOBODY)
+    PawnQueueUpdateTopicOperator(**options, dead_letters="off", completed=True).execute(NOBODY)
     assert queue.topic("kept").settings.dead_letters is None
+    assert queue.topic("kept").settings.completed == CompletedLog()
+    PawnQueueUpdateTopicOperator(**options, completed="{'max_count': 7}").execute(NOBODY)
+    assert queue.topic("kept").settings.completed == CompletedLog(max_count=7)
+    PawnQueueUpdateTopicOperator(**options, completed="off").execute(NOBODY)
+    assert queue.topic("kept").settings.completed == CompletedLog(max_count=7, is_on=False)
 
 
 def redrive(**more: Any) -> dict[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from pawnqueue import PawnQueue, StoreError
 from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
+from pawnqueue.domain.claim_record import ClaimRecord
+from pawnqueue.domain.completed import read_log
 from pawnqueue.domain.records import TopicRecord, TopicSettings
-from pawnqueue.domain.topic_limits import DeadLetterLimits
+from pawnqueue.domain.topic_limits import CompletedLog, DeadLetterLimits
 from pawnqueue.events import Event, LettersExpiring
 from pawnqueue.maintenance.letter_filter import is_reason
 from pawnqueue.maintenance.redrive import REDRIVE_LOCK_SECONDS
@@ -72,6 +75,7 @@ async def _letters(world: World) -> list[str]:
     establish(world.bucket)
     stage.retention = chance.choice((RETENTION, SHORT_RETENTION))
     watch = LetterWatch(stage, chance.choice((None, 1, 3)))
+    watch.completed = chance.choice((None, CompletedLog(), CompletedLog(payloads=True)))
     watch.limit(chance.choice(LIMITS))
     for name in ("P1", "P2"):
         start(stage, name, publisher)
@@ -91,7 +95,9 @@ async def _letters(world: World) -> list[str]:
     await world.until_idle(at_most=600.0)
     await quiet(stage)
     watch.limit(None)
-    return watch.broken + await afterwards(stage, UNTIL_ALL_IS_TAKEN if stage.has_packs else POLL)
+    calm = world.loop.now
+    broken = await afterwards(stage, UNTIL_ALL_IS_TAKEN if stage.has_packs else POLL)
+    return watch.broken + broken + watch.judge_log(calm)
 
 
 async def steady_janitor(stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
@@ -125,6 +131,9 @@ class LetterWatch:
 
     stage: Stage
     max_deliveries: int | None
+    completed: CompletedLog | None = None
+    """The topic's log of what was acked."""
+
     broken: list[str] = field(default_factory=list)
     filters: dict[str, dict[str, Any]] = field(default_factory=dict)
     """What each redriver is asked for, all its life: its requests may land late."""
@@ -158,7 +167,12 @@ class LetterWatch:
 
     def limit(self, limits: DeadLetterLimits | None) -> None:
         """Set the topic's limits, as a process does that updates the topic."""
-        settings = TopicSettings(max_deliveries=self.max_deliveries, packs=self.stage.has_packs, dead_letters=limits)
+        settings = TopicSettings(
+            max_deliveries=self.max_deliveries,
+            packs=self.stage.has_packs,
+            completed=self.completed,
+            dead_letters=limits,
+        )
         limits_id = f"{len(self.limits)}-{self.now}"
         record = TopicRecord(topic=TOPIC, settings=settings, limits_id=limits_id)
         self.stage.world.bucket.plant(layout.topic_marker(TOPIC), record.encode())
@@ -196,7 +210,9 @@ class LetterWatch:
 
     def see(self, who: str, key: str, before: StoredObject | None, after: StoredObject | None) -> None:
         """Look at each change of the bucket."""
-        if key == layout.letter_notices(TOPIC) and after is not None:
+        if key.startswith(layout.completed(TOPIC)) and after is not None:
+            self._see_log(who, key, after.body)
+        elif key == layout.letter_notices(TOPIC) and after is not None:
             self._see_note(who, after.body)
         elif key.startswith(units.folder(TOPIC)) and after is not None and (unit := units.parse(key)) is not None:
             self.moved.add(unit.id)
@@ -206,6 +222,40 @@ class LetterWatch:
                 self._see_removal(who, letter[0], before)
         elif key.startswith(layout.leases(TOPIC)) and before is None and after is not None:
             self._see_lock(who, layout.parse_lease(key) or "", after.body)
+
+    def _see_log(self, who: str, key: str, body: bytes) -> None:
+        """What a process logs is what the claim's record says, and that is final."""
+        messages = read_log(body, key, TOPIC)
+        stem = messages[0].claim
+        stored = self.stage.world.bucket.body(layout.claim(TOPIC, stem))
+        if stored is None:
+            return  # the request has landed late
+        record = ClaimRecord.decode(stored, layout.claim(TOPIC, stem))
+        for each in messages:
+            decision = record.decision_of(each.unit)
+            if not record.is_settled or decision is None or decision.how != "acked":
+                self.broken.append(f"{who} logs {each.unit} as acked by {stem}, which says {decision}")
+
+    def judge_log(self, calm: float) -> list[str]:
+        """Return what is wrong with the log at the end.
+
+        :param calm: since when nothing goes wrong any more: what was acked by then may be missing in it.
+        """
+        if self.completed is None:
+            return []
+        bucket, seen = self.stage.world.bucket, Counter[tuple[str, str]]()
+        ids: set[str] = set()
+        for key in bucket.below(layout.completed(TOPIC)):
+            for each in read_log(bucket.body(key) or b"", key, TOPIC):
+                seen[each.unit, each.claim] += 1
+                ids.add(each.id)
+        broken = [f"{unit} is {count} times in the log" for (unit, _), count in seen.items() if count > 1]
+        acked = {one for at, one, _ in self.stage.history.acked if at > calm}
+        broken += [f"{one} was acked in calm weather, and is not in the log" for one in sorted(acked - ids)]
+        return broken + [f"{one} is in the log, and nobody has acked it" for one in self._never_acked(ids)]
+
+    def _never_acked(self, ids: set[str]) -> list[str]:
+        return sorted(one for one in ids - self.stage.history.asked_to_ack if one)
 
     def _see_note(self, who: str, body: bytes) -> None:
         note = json.loads(body)

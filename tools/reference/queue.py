@@ -28,7 +28,7 @@ CALLS = {
     ],
     "Workers": ["listen", "drain", "is_draining"],
     "Looking": ["stats", "backlog", "peek", "find", "messages", "held", "known_claims", "last_claim"],
-    "Dead letters and the janitor": ["dead_letters", "redrive", "sweep"],
+    "Dead letters and the janitor": ["completed", "dead_letters", "redrive", "sweep"],
     "Reading and writing by many processes": ["portions", "read", "look_again", "stage", "commit_write", "abort_write"],
     "Producers and consumers": ["register_producer", "register_consumer", "list_producers", "list_consumers"],
 }  # fmt: skip
@@ -39,7 +39,8 @@ RETURNED = {
     "Workers": ["HandedMessage", "Retry", "RequeueMessage", "BuryMessage", "Listened", "Drained"],
     "Outcomes": ["Settlement", "RedriveResult", "RedriveProgress", "Removed", "SweepReport", "OpenClaim", "Written",
                  "PublishedIds", "Staged"],
-    "Looks": ["Topic", "TopicSettings", "DeadLetterLimits", "Stats", "Backlog", "Location", "DeadLetter",
+    "Looks": ["Topic", "TopicSettings", "CompletedLog", "DeadLetterLimits", "CompletedMessage", "CompletedPage",
+              "Stats", "Backlog", "Location", "DeadLetter",
               "DeadLetterPage", "Registration", "Portion", "PlannedUnit", "ProbeResult", "Health"],
     "For your tests": ["MemoryStore"],
 }  # fmt: skip

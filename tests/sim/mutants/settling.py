@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,9 +12,10 @@ from pawnqueue.claims.effect_retries import EffectRetries
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.claims.open_claims import Claims
 from pawnqueue.context import Context
-from pawnqueue.domain import layout
+from pawnqueue.domain import completed, layout
 from pawnqueue.domain.claim_record import ClaimRecord, Decision
 from pawnqueue.domain.settlement import SettledMembers
+from pawnqueue.maintenance.sweep import _Sweep
 from pawnqueue.maintenance.sweep_claims import ClaimSweep as Swept
 from pawnqueue.registers import claim_records
 from pawnqueue.registers.claim_records import ClaimRecordRegister
@@ -178,3 +180,51 @@ def live_claims_are_not_finished() -> Patches:
         pass
 
     return [(Swept, "_finish_decided", finish_decided)]
+
+
+LOG = "tests/pawnqueue/claims/test_completed_log.py"
+
+
+@mutant("§4 A claim is logged when all of it is decided", 12, arena="letters")
+def logged_before_all_is_decided() -> Patches:
+    async def log(context: Any, claim: Any) -> None:
+        record = claim.record
+        count = completed.completed_count(record)
+        if record.completed and count:
+            body = completed.log_body(record, await context.now(), ids_in=claim_ids(claim), payloads={})
+            name = completed.log_name(record, count)
+            await context.store.put(layout.completed_object(claim.topic, name), body)
+
+    def claim_ids(claim: Any) -> Any:
+        return lambda unit, of: claim.ids_in(unit, of) if layout.is_of_pack(unit) else [claim.id_of(unit)]
+
+    return [(settling, "_log_completed", log)]
+
+
+@mutant("§4 A process that finishes the claim of a dead one logs it", test=f"{LOG}")
+def nobody_logs_for_the_dead() -> Patches:
+    async def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    return [(effects, "log_completed", nothing)]
+
+
+@mutant("§4 Each process that logs a claim does so under the same name", test=f"{LOG}")
+def logged_under_a_name_of_its_own() -> Patches:
+    original, calls = completed.log_name, [0]
+
+    def name(record: Any, count: int) -> str:
+        calls[0] += 1
+        return original(record.model_copy(update={"created_at": record.created_at + calls[0]}), count)
+
+    return [(completed, "log_name", name)]
+
+
+@mutant(
+    "§4 A sweep keeps the completed log within its limits", test=f"{LOG}::test_a_sweep_keeps_the_number_and_the_age"
+)
+def log_is_never_cut() -> Patches:
+    async def nothing(*_: Any) -> None:
+        return None
+
+    return [(sys.modules[_Sweep.__module__], "sweep_completed", nothing)]
