@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -453,8 +453,10 @@ class ClaimRecord(Record):
         """Return the body. Its size shows state and time to live in a LIST."""
         return size_hint.padded(super().encode(), size_hint.RECORD_STATES[self.state], self.ttl)
 
-    def _as_json(self, *, but: Collection[str] = ()) -> dict[str, Any]:
-        return super()._as_json(but=but if self.completed else {*but, "completed"})
+    @model_serializer(mode="wrap")
+    def _write_log_if_any(self, as_dict: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = as_dict(self)
+        return {name: value for name, value in fields.items() if value or name != "completed"}
 
     def _as_text(self) -> str:
         others = self._as_json(but={"members", "settled"})
