@@ -235,6 +235,7 @@ class Claims:
         task = asyncio.ensure_future(self._remembered(work))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+        task.add_done_callback(lambda _: work.close())  # it was never begun if the task was cancelled at once
         try:
             claim = await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -305,7 +306,8 @@ class Claims:
             self._has_settled.clear()
             # A claim that is handed over says so to nobody here.
             seconds = min(until - now, max(soonest - now, MIN_LOOK_SECONDS), MAX_LOOK_SECONDS)
-            await wait_at_most(self._has_settled.wait(), clock, seconds)
+            if not await wait_at_most(self._has_settled.wait(), clock, seconds) and clock.elapsed() <= now:
+                return  # nothing can be waited for any more, as the event loop ends
 
     async def give_back(self, claim: HeldClaim, *, keep: bool) -> list[str]:
         """Give back what a claim holds, or leave it for the next claim by its id; return the ids that were given back.

@@ -280,6 +280,11 @@ class Worker:
     def _start_handlers(self) -> None:
         while self._waiting and self._running < self._concurrency and self._stop is None:
             work = self._waiting.popleft()
+            if not work.batch.claim.seconds_left:
+                # ⚑ Its time is over, and its renewals have not said so yet: this process was stopped, say.
+                self._waiting.appendleft(work)
+                self._lose(work.batch, "its time was over before its messages were begun")
+                return
             if not self._running:
                 self._busy_since = self._context.clock.elapsed()
             task: asyncio.Task[object] = asyncio.ensure_future(self._call(work.message))
@@ -516,4 +521,6 @@ class Worker:
             if left == math.inf:
                 await self._changed.wait()
             else:
-                await wait_at_most(self._changed.wait(), clock, left)
+                before = clock.elapsed()
+                if not await wait_at_most(self._changed.wait(), clock, left) and clock.elapsed() <= before:
+                    return  # nothing can be waited for any more, as the event loop ends

@@ -21,6 +21,7 @@ from tests.sim.duel import duel
 from tests.sim.flow import flow
 from tests.sim.keys import keys
 from tests.sim.letters import schedule_of_letters
+from tests.sim.listening import listening
 from tests.sim.long import long
 from tests.sim.packs import packs
 from tests.sim.patience import patience
@@ -62,13 +63,15 @@ class Arena:
 #: Where schedules are played. A seed means another schedule in each arena, so what has once failed is kept with its
 #: arena's name: the shares may be changed.
 ARENAS = {
-    "schedule": Arena(schedule, 16),
+    "schedule": Arena(schedule, 13),
     "duel": Arena(duel, 13),
     "crowd": Arena(crowd, 11),
     "packs": Arena(packs, 7),
     "packs-csprng": Arena(packs, 3, conditional=False),
     "flow": Arena(flow, 2),
     "flow-csprng": Arena(flow, 1, conditional=False),
+    "listening": Arena(listening, 2),
+    "listening-csprng": Arena(listening, 1, conditional=False),
     "writing": Arena(writing, 4),
     "keys": Arena(keys, 3),
     "keys-csprng": Arena(keys, 1, conditional=False),
