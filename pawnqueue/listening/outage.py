@@ -38,6 +38,6 @@ class Outage:
             self._since = None
 
     def pause(self, failures: int) -> float:
-        """Return for how many seconds to wait after so many failures of one call, of which this was the last."""
+        """Return for how many seconds to wait after this number of failures of one call, of which this was the last."""
         longest = min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 16), MAX_PAUSE_SECONDS)
         return longest * self._context.clock.uniform(0.5, 1)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
-#: What is called for each queue that listens now, and the handlers that were there before the first of them.
+#: What is called for each queue that listens now, and the handlers from before the first of them.
 _listening: list[tuple[object, Callable[[], None]]] = []
 _previous: dict[signal.Signals, Any] = {}
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logger_of("listening")
 
-#: How long a claim waits for messages. Each call begins with a look, so long calls cost less.
+#: How long a claim waits for messages. Each call begins with a look: longer calls cost less.
 WAIT_SECONDS: Final = 3600.0
 #: A round of work is what the handlers do in this time, or one message for each of them if that takes longer.
 ROUND_SECONDS: Final = 1.0
@@ -171,7 +171,7 @@ class Worker:
             try:
                 await self._claim_on()
             except (QueueDrainedError, QueueClosedError):
-                if self._stop is None:  # the worker is told in the same step, or the queue is being closed
+                if self._stop is None:  # the worker learns it in the same step, or the queue is being closed
                     self.stop(Deadlines.within(clock.elapsed(), seconds))
             except Exception:
                 self.stop(Deadlines.within(clock.elapsed(), seconds))
