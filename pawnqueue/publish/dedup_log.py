@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import layout
 from pawnqueue.domain.dedup_segment import (
     SHARDS,
@@ -33,10 +34,13 @@ from pawnqueue.runtime.concurrency import all_of, for_each
 if TYPE_CHECKING:
     from pawnqueue.context import Context
     from pawnqueue.stores.port import ObjectInfo
-    from pawnqueue.stores.retry import Backoff
 
 #: A segment is sealed when it has this many published keys, as each compare-and-set writes all of it.
 SEAL_ROWS: Final = 2048
+#: After a compare-and-set that another process was faster at, the next attempt follows after up to the first of these,
+#: then twice as long, up to the second.
+FIRST_PAUSE_SECONDS: Final = 0.02
+MAX_PAUSE_SECONDS: Final = 0.3
 #: How many keys of a shard may be reserved at a time.
 MAX_RESERVED_ROWS: Final = 8192
 
@@ -163,6 +167,23 @@ class DedupLog:
         )
 
 
+class _Refusals:
+    """The pauses after compare-and-sets that others were faster at. An answer came, so they stay short."""
+
+    def __init__(self, context: Context, seconds: float) -> None:
+        self._clock = context.clock
+        self._ends = context.clock.elapsed() + min(seconds, context.settings.retry.budget_seconds)
+        self._ceiling = FIRST_PAUSE_SECONDS
+
+    async def pause(self) -> bool:
+        """Wait before the next attempt and return True, or return False at once if the retry budget is used up."""
+        if self._clock.elapsed() >= self._ends:
+            return False
+        await self._clock.sleep(self._clock.uniform(0, self._ceiling))
+        self._ceiling = min(self._ceiling * 2, MAX_PAUSE_SECONDS)
+        return True
+
+
 class _Shard:
     """The part of a log that some keys belong to. One compare-and-set of it is under way at a time."""
 
@@ -229,7 +250,7 @@ class _Shard:
 
     async def _change(self, calls: Sequence[_Call], context: Context) -> list[list[Verdict]]:
         """Take one step: reserve what the calls want, and note what is to be noted."""
-        backoff = context.store.backoff()
+        refused = _Refusals(context, math.inf if calls else PER_OBJECT_RETRY_SECONDS)
         tried: set[float] = set()  # until when keys were reserved by the steps before, which may have been taken
         window = max((call.window for call in calls), default=self._window)
         while True:
@@ -237,7 +258,7 @@ class _Shard:
             # trust the latter: meanwhile the segment may have been sealed, and removed with those behind it.
             now = await context.now()
             if not await self._know(now, window, context):
-                await self._pause_or_raise(backoff)
+                await self._pause_or_raise(refused)
                 continue
             found, notes = self._found, dict(self.notes)
             is_new = found is None or found.rows.sealed
@@ -248,7 +269,7 @@ class _Shard:
             if len(rows.published) >= SEAL_ROWS and not is_new:
                 rows.sealed = True
                 if await self._write(rows, context, notes, is_new=False) is None:
-                    await self._pause_or_raise(backoff)
+                    await self._pause_or_raise(refused)
                 continue
             verdicts = [[self._judge(rows, want, call.window, now, tried) for want in call.wants] for call in calls]
             is_wanted = any(isinstance(verdict, Admitted) for answers in verdicts for verdict in answers)
@@ -259,10 +280,10 @@ class _Shard:
             tried.add(now + RESERVED_SECONDS)
             if await self._write(rows, context, notes, is_new=is_new):
                 return verdicts
-            await self._pause_or_raise(backoff)
+            await self._pause_or_raise(refused)
 
-    async def _pause_or_raise(self, backoff: Backoff) -> None:
-        if not await backoff.pause():
+    async def _pause_or_raise(self, refused: _Refusals) -> None:
+        if not await refused.pause():
             raise self._log.contended_error()
 
     def _judge(self, rows: SegmentRows, want: Want, window: float, now: float, tried: set[float]) -> Verdict:
