@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -76,8 +77,13 @@ ACKED = Outcome("acked")
 GIVEN_BACK = Outcome("given_back")
 
 
-def outcome_of(error: BaseException, deliveries: int, retry: Retry, clock: Clock) -> Outcome:
-    """Return what becomes of a message whose handler has raised this."""
+def outcome_of(
+    error: BaseException, deliveries: int, retry: Retry, clock: Clock, secrets: Collection[str] = ()
+) -> Outcome:
+    """Return what becomes of a message whose handler has raised this.
+
+    :param secrets: the store's keys, which no dead letter shows, even if an exception does.
+    """
     match error:
         case RequeueMessage():
             return Outcome("requeued", error.delay, error.reason)
@@ -87,15 +93,18 @@ def outcome_of(error: BaseException, deliveries: int, retry: Retry, clock: Clock
             return GIVEN_BACK  # it wanted more of a queue that is ending
         case _:
             delay = retry.seconds(deliveries, clock.uniform)
-            return Outcome("requeued", delay, type(error).__name__, text_of(error))
+            return Outcome("requeued", delay, type(error).__name__, text_of(error, secrets))
 
 
-def text_of(error: BaseException) -> str:
-    """Return an exception's text. An exception that cannot show itself has none."""
+def text_of(error: BaseException, secrets: Collection[str] = ()) -> str:
+    """Return an exception's text without these secrets. An exception that cannot show itself has none."""
     try:
-        return str(error)
+        text = str(error)
     except Exception:  # noqa: BLE001 - a user's class may raise anything here
         return ""
+    for secret in secrets:
+        text = text.replace(secret, "…")
+    return text
 
 
 def is_on_purpose(error: BaseException) -> bool:

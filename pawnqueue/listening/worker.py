@@ -148,6 +148,8 @@ class Worker:
         self._busy_since = 0.0
         self._handled_messages = 0  # since then
         self._unsettled = 0
+        s3 = context.settings.s3
+        self._secrets = [each.get_secret_value() for each in (s3.aws_secret_access_key, s3.aws_session_token) if each]
         self._outage = Outage(context)
         self._ending_renewals: list[asyncio.Future[None]] = []
         self._changed = asyncio.Event()
@@ -320,7 +322,7 @@ class Worker:
         """Return what becomes of a message whose handler has raised this, and log it."""
         if isinstance(error, asyncio.CancelledError) and self._stop is not None:
             return GIVEN_BACK
-        outcome = outcome_of(error, message.deliveries, self._retry, self._context.clock)
+        outcome = outcome_of(error, message.deliveries, self._retry, self._context.clock, self._secrets)
         if not is_on_purpose(error):
             self._context.events.tell(
                 HandlerFailed(

@@ -14,6 +14,7 @@ from pawnqueue import (
     BuryMessage,
     InvalidArgumentError,
     Message,
+    PawnQueue,
     QueueDrainedError,
     RequeueMessage,
     Retry,
@@ -143,6 +144,26 @@ async def test_a_failure_gives_the_message_back(world: World, ann: Process, capl
     ]  # fmt: skip
     assert "no such customer" in caplog.text
     assert "of the payload" not in caplog.text
+
+
+async def test_a_dead_letter_shows_no_key_of_the_store(world: World) -> None:
+    """Although the exception does."""
+    key = "a-key-that-nobody-may-see"
+    keys = {"bucket_name": "virtual", "aws_access_key_id": "AK", "aws_secret_access_key": key}
+    queue = await PawnQueue.open({"s3": keys}, store=world.bucket, clock=world.clock)
+    world.topic(max_deliveries=1)
+    await queue.publish(TOPIC, numbered(1))
+
+    async def fail(message: Message) -> None:
+        raise ValueError(f"signed with {key}")
+
+    listening_ = asyncio.ensure_future(queue.listen(TOPIC, fail, consumer="c", retry=0))
+    while not (letters := list(await queue.dead_letters(TOPIC))):
+        await world.later(1)
+    await queue.drain(5)
+    await listening_
+    await queue.aclose()
+    assert letters[0].error == "signed with …"
 
 
 async def test_a_handler_decides_by_what_it_raises(world: World, ann: Process) -> None:
