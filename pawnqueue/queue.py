@@ -62,7 +62,7 @@ from pawnqueue.maintenance.redrive import OnProgress, RedriveResult, RedriveTerm
 from pawnqueue.maintenance.removal import Removed
 from pawnqueue.publish import staging, writes
 from pawnqueue.publish.backpressure import Backpressure
-from pawnqueue.publish.new_messages import DedupKey, check_dedup_keys, checked_messages
+from pawnqueue.publish.new_messages import DedupKey, check_dedup_keys, check_no_keys, checked_messages
 from pawnqueue.publish.packing import PackChoice, chosen_packs
 from pawnqueue.publish.publish_once import PublishedIds
 from pawnqueue.publish.publisher import Publisher
@@ -472,6 +472,7 @@ class PawnQueue(ForAsyncWith):
         before = staging.continue_part(Staged(topic, write_id, part), after)
         checked = checked_messages(messages, None, self._context.settings.limits, topic, first=len(before))
         check_none(topic, (message.schedule for message in checked))
+        check_no_keys(topic, checked)
         allowed = (await self._topic(topic, "stage")).settings
         packs = self._context.settings.packs if allowed.packs else None
         return await staging.stage(self._context, before, checked, await self._producer_id(producer), packs)

@@ -136,6 +136,17 @@ def check_dedup_keys(messages: Sequence[Checked], topic: str, dedup_key: DedupKe
     return True
 
 
+def check_no_keys(topic: str, messages: Sequence[Checked]) -> None:
+    """Refuse deduplication keys of staged messages: a write is published once by its id."""
+    if any(message.dedup_key is not None for message in messages):
+        raise InvalidArgumentError(
+            f"Staged messages for topic {topic!r} have no deduplication keys, as a write is published once by its id: "
+            "publish them instead. Nothing was staged.",
+            topic=topic,
+            operation="stage",
+        )
+
+
 def _shown(key: object) -> str:
     return repr(key[:MAX_SHOWN_CHARACTERS]) if isinstance(key, str) else f"a {type(key).__name__}"
 

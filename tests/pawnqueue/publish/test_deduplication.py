@@ -199,6 +199,13 @@ async def test_keys_that_are_refused(
     assert not world.bucket.below("dedup/")
 
 
+async def test_staged_messages_have_no_keys(world: World, ann: Process) -> None:
+    """A key that would be ignored is refused."""
+    with pytest.raises(InvalidArgumentError, match="have no deduplication keys"):
+        await ann.queue.stage(TOPIC, "w", 0, [NewMessage({"n": 0}, dedup_key="a")])
+    assert not world.bucket.below("staged/")
+
+
 def test_the_synchronous_twin() -> None:
     """It takes the same keys, calls the function in its caller's thread, and returns the duplicates."""
     with SyncPawnQueue.open(s3={"bucket_name": "virtual"}, store=MemoryStore()) as queue:
