@@ -98,9 +98,10 @@ def what_waits_is_not_given_back() -> Patches:
     test="tests/pawnqueue/listening/test_drain.py::test_the_time_is_kept_whatever_the_store_does",
 )
 def drains_wait_for_the_store() -> Patches:
-    async def cancel_after(work: Any, *_: Any) -> bool:
-        await work
-        return True
+    original = draining.cancel_after
+
+    async def cancel_after(work: Any, clock: Any, seconds: float) -> bool:
+        return await original(work, clock, seconds + 1000.0)
 
     return [(draining, "cancel_after", cancel_after)]
 
