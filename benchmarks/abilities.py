@@ -6,11 +6,11 @@ import asyncio
 import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.pack_runs import TOPIC, Run, payloads_from, settings_for
-from pawnqueue import NewMessage, PawnQueue, Settings
+from pawnqueue import Message, NewMessage, PawnQueue, Settings
 from pawnqueue.runtime.concurrency import for_each
 from pawnqueue.stores.connect import connect
 from tools.kit import servers
@@ -27,6 +27,8 @@ SINGLE, PACKED = (600, 100), (40_000, 10_000)
 #: More units than one LIST shows.
 LARGE = 1_500
 LOOKS = 5
+#: Handlers of a worker that run at the same time.
+CONCURRENCY = 100
 AT_ONCE = 64
 
 
@@ -48,11 +50,28 @@ def _due_at_once(payloads: Sequence[dict[str, Any]]) -> list[NewMessage]:
     return [NewMessage(payload, delay=0.001) for payload in payloads]
 
 
+def _with_keys(payloads: Sequence[dict[str, Any]]) -> list[NewMessage]:
+    return [NewMessage(payload, dedup_key=f"order {payload['n']}") for payload in payloads]
+
+
+def _with_all(payloads: Sequence[dict[str, Any]]) -> list[NewMessage]:
+    some = zip(_of_three_priorities(payloads), _due_at_once(payloads), _with_keys(payloads), strict=True)
+    return [replace(one, delay=two.delay, dedup_key=three.dedup_key) for one, two, three in some]
+
+
+_ALL = {"priorities": True, "delays": True, "max_pending": 1_000_000, "max_age_seconds": 3600.0, "completed": True}
 PLAIN = Ability("none")
+LISTEN = Ability("listen in place of claim")
 ABILITIES = (
     PLAIN,
     Ability("priorities, three of them", {"priorities": True}, _of_three_priorities),
     Ability("a delay, over at once", {"delays": True}, _due_at_once),
+    Ability("deduplication keys", {}, _with_keys),
+    Ability("max_pending", {"max_pending": 1_000_000}),
+    Ability("max_age_seconds", {"max_age_seconds": 3600.0}),
+    Ability("a completed log", {"completed": True}),
+    Ability("all of these", _ALL, _with_all),
+    LISTEN,
 )
 
 
@@ -101,12 +120,29 @@ async def _from_publish_to_ack(settings: Settings, ability: Ability, count: int,
         for messages in calls:
             await queue.publish(TOPIC, messages, pack=packed)
         published = time.perf_counter()
-        acked = 0
+        if ability is LISTEN:
+            await _listened(queue, count)
+        acked = 0 if ability is not LISTEN else count
         while acked < count:
             claim = await queue.claim(TOPIC, "bench", max_messages=most, ttl=120, wait=30)
             acked += len((await queue.ack(claim)).acked)
         consumed = time.perf_counter()
         return Run(count, published - began, consumed - published, store.requests.copy())
+
+
+async def _listened(queue: PawnQueue, count: int) -> None:
+    """Consume by handlers that do nothing, and drain when all is handled."""
+    left = count
+
+    async def handle(_: Message) -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            draining.append(asyncio.ensure_future(queue.drain(30)))
+
+    draining: list[asyncio.Future[object]] = []
+    await queue.listen(TOPIC, handle, consumer="bench", concurrency=CONCURRENCY, handle_signals=False)
+    await asyncio.gather(*draining)
 
 
 def _idle_looks(settings: Settings) -> list[str]:
