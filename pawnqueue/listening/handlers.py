@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import queue
 import threading
@@ -109,10 +110,15 @@ def _name(handler: object) -> str:
     return str(getattr(handler, "__qualname__", None) or f"of type {type(handler).__name__}")
 
 
+#: A message, the future that its handler ends, and the context in which the handler runs.
+_Work: TypeAlias = tuple[HandedMessage, asyncio.Future[None], contextvars.Context]
+
+
 class HandlerThreads:
     """Runs a plain function in a bounded number of threads, for a worker in an event loop.
 
-    They are daemon threads: a handler that never returns does not keep the program from ending.
+    They are daemon threads: a handler that never returns does not keep the program from ending. A handler has the
+    context variables of the task that waits for it.
     """
 
     def __init__(self, handler: SyncHandler, most: int) -> None:
@@ -120,7 +126,7 @@ class HandlerThreads:
         self._most = most
         self._threads: list[threading.Thread] = []
         self._busy = 0
-        self._work: queue.SimpleQueue[tuple[HandedMessage, asyncio.Future[None]] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
 
     async def handle(self, message: Message) -> None:
         """Have a thread handle the message, and raise what it raises.
@@ -135,7 +141,7 @@ class HandlerThreads:
             thread = threading.Thread(target=self._run, name=f"pawnqueue-handler-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._work.put((handed, done))
+        self._work.put((handed, done, contextvars.copy_context()))
         try:
             await asyncio.wait((done,))
         except asyncio.CancelledError:
@@ -156,10 +162,10 @@ class HandlerThreads:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            handed, done = work
+            handed, done, context = work
             error: BaseException | None = None
             try:
-                returned = self._handler(handed)
+                returned = context.run(self._handler, handed)
                 if inspect.iscoroutine(returned):
                     returned.close()
                     error = InvalidArgumentError(

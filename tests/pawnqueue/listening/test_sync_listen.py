@@ -8,6 +8,7 @@ import pickle
 import signal
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -86,6 +87,31 @@ def test_handlers_run_in_a_bounded_number_of_threads(queue: SyncPawnQueue) -> No
     assert len(names) == 3
     assert queue.is_draining
     assert queue.stats(TOPIC).pending == 0
+
+
+def test_a_handler_has_the_context_variables_of_its_worker(queue: SyncPawnQueue) -> None:
+    """Each handler has a copy: what one sets, no other one sees."""
+    variable: ContextVar[str] = ContextVar("variable", default="none")
+    queue.publish(TOPIC, numbered(2))
+    seen: list[str] = []
+    done = threading.Semaphore(0)
+
+    def handle(_message: Message) -> None:
+        seen.append(variable.get())
+        variable.set("a handler's")
+        done.release()
+
+    class InContext(Beside):
+        def run(self) -> None:
+            variable.set("the worker's")
+            super().run()
+
+    worker = InContext(queue, handle, concurrency=1)
+    for _ in range(2):
+        assert done.acquire(timeout=SECONDS)
+    queue.drain(SECONDS)
+    worker.ended()
+    assert seen == ["the worker's"] * 2
 
 
 def test_a_handler_may_use_the_queue(queue: SyncPawnQueue) -> None:
