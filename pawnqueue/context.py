@@ -16,6 +16,7 @@ from pawnqueue.registers.topic_markers import TopicMarker
 from pawnqueue.registers.write_records import WriteRecordRegister
 from pawnqueue.runtime.concurrency import ByteBudget
 from pawnqueue.runtime.done_writes import DoneWrites
+from pawnqueue.spans import Spans
 from pawnqueue.stores.recent_bodies import RecentBodies
 from pawnqueue.stores.server_time import local_seconds
 
@@ -43,6 +44,7 @@ class Context:
     time: ServerTime
     settings: Settings
     events: Events = field(default_factory=Events)
+    spans: Spans = field(default_factory=Spans)
     done_writes: DoneWrites = field(default_factory=DoneWrites)
     recent_packs: RecentBodies = field(default_factory=RecentBodies)
     #: ⚑ §1: for the lines of packs that are in memory while they are buried.

@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from pawnqueue.publish.new_messages import Checked
     from pawnqueue.runtime.clock import Clock
     from pawnqueue.settings import PacksSettings
+    from pawnqueue.spans import Spans
     from pawnqueue.stores.credentials import Session
     from pawnqueue.stores.port import Store
 
@@ -136,13 +137,14 @@ class PawnQueue(ForAsyncWith):
         self._draining: list[asyncio.Task[Drained]] = []
 
     @staticmethod
-    def open(
+    def open(  # noqa: PLR0913 - all have a default
         settings: Settings | Mapping[str, Any] | str | PathLike[str] | None = None,
         *,
         store: Store | None = None,
         session: Session | None = None,
         clock: Clock | None = None,
         on_event: Listener | None = None,
+        tracing: Spans | None = None,
         **sections: Unpack[Sections],
     ) -> Opening[PawnQueue]:
         """Open the queue that is in a bucket.
@@ -160,6 +162,8 @@ class PawnQueue(ForAsyncWith):
         :param clock: another source of time, randomness and ids, for simulations.
         :param on_event: called with each event (:mod:`.events`) in the queue's own thread, for metrics and traces. It
             must return at once. What it raises is logged.
+        :param tracing: ``Tracing()`` of :mod:`pawnqueue.tracing`: a span of OpenTelemetry for each call that publishes,
+            claims or settles, and for each message that :meth:`listen` handles.
         :raises ConfigError: a setting is wrong, or contradicts what the bucket's processes agreed on.
         :raises StoreError: the bucket cannot be reached or used, and why.
         :raises CompatibilityError: the bucket has a newer format, or its store cannot carry a queue.
@@ -167,7 +171,9 @@ class PawnQueue(ForAsyncWith):
 
         async def opened() -> PawnQueue:
             return PawnQueue(
-                *await open_bucket(settings, sections, store=store, session=session, clock=clock, on_event=on_event)
+                *await open_bucket(
+                    settings, sections, store=store, session=session, clock=clock, on_event=on_event, tracing=tracing
+                )
             )
 
         return Opening(opened)
@@ -409,27 +415,31 @@ class PawnQueue(ForAsyncWith):
         limits = self._context.settings.limits
         checked = checked_messages(payloads, headers, limits, topic, schedule=schedule, dedup_key=dedup_key)
         has_keys = check_dedup_keys(checked, topic, dedup_key)
-        if create:
-            await self._known_topics.create(topic)
-        record = await self._topic(topic, "publish")
-        allowed = record.settings
-        check_allowed(topic, (message.schedule for message in checked), allowed)
-        packs = chosen_packs(choice, len(checked), topic, allowed, self._context.settings.packs)
-        if not checked:
-            return PublishedIds()
-        producer_id = await self._producer_id(producer)
-        admission = await self._backpressure.admit(record, len(checked), seconds)
-        try:
-            with admission:
-                if has_keys:
-                    return await self._publish_once(record, checked, producer_id, packs)
-                if packs is None and choice == "auto" and allowed.packs:
-                    ids = await self._publisher.publish_together(topic, checked, producer_id=producer_id)
-                else:
-                    ids = await self._publisher.publish(topic, checked, producer_id=producer_id, packs=packs)
-                return PublishedIds(ids)
-        finally:
-            self._claims.look_again(topic, sum(not message.schedule.has_delay for message in checked))
+
+        async def send(messages: Sequence[Checked]) -> PublishedIds:
+            if create:
+                await self._known_topics.create(topic)
+            record = await self._topic(topic, "publish")
+            allowed = record.settings
+            check_allowed(topic, (message.schedule for message in messages), allowed)
+            packs = chosen_packs(choice, len(messages), topic, allowed, self._context.settings.packs)
+            if not messages:
+                return PublishedIds()
+            producer_id = await self._producer_id(producer)
+            admission = await self._backpressure.admit(record, len(messages), seconds)
+            try:
+                with admission:
+                    if has_keys:
+                        return await self._publish_once(record, messages, producer_id, packs)
+                    if packs is None and choice == "auto" and allowed.packs:
+                        ids = await self._publisher.publish_together(topic, messages, producer_id=producer_id)
+                    else:
+                        ids = await self._publisher.publish(topic, messages, producer_id=producer_id, packs=packs)
+                    return PublishedIds(ids)
+            finally:
+                self._claims.look_again(topic, sum(not message.schedule.has_delay for message in messages))
+
+        return await self._context.spans.publish(send, topic, checked, producer)
 
     async def _publish_once(
         self, record: TopicRecord, checked: Sequence[Checked], producer_id: str, packs: PacksSettings | None
@@ -586,13 +596,14 @@ class PawnQueue(ForAsyncWith):
         places = [self._place(name, records[name], terms, one_of=len(names)) for name in self._claims.in_turn(names)]
         if self._context.settings.registry.register_consumers:
             self._heartbeat.register_in_background("consumers", consumer)
-        return await until_there(
+        work = until_there(
             self._context,
             places,
             wait=terms.times.wait,
             is_settled=terms.is_settled,
             check_open=self._life.check_claiming,
         )
+        return await self._context.spans.receive(work, "claim", names, consumer)
 
     def _place(self, topic: str, record: TopicRecord, terms: CheckedTerms, *, one_of: int) -> Place:
         """Return a topic into which a claim looks, one of so many."""
@@ -638,7 +649,7 @@ class PawnQueue(ForAsyncWith):
         )
         checked_flag(payloads, "payloads", "attach")
         record = await self._topic(given.topic, "attach")
-        return await until_free(
+        work = until_free(
             self._context,
             lambda: self._claims.attach(
                 record,
@@ -651,6 +662,7 @@ class PawnQueue(ForAsyncWith):
             wait=times.wait,
             check_open=self._life.check_claiming,
         )
+        return await self._context.spans.receive(work, "attach", [given.topic])
 
     async def held(self, reference: Reference) -> Claim | None:
         """Return the claim of this reference if this very queue holds it already. It sends no request.
@@ -929,7 +941,7 @@ class PawnQueue(ForAsyncWith):
             take=take,
             probe=lambda: self._context.with_budget().registers.look(layout.topic_marker(names[0])),
             keep=lambda claim, on_lost: self.keep_alive(claim, on_lost=on_lost),
-            handle=handle,
+            handle=self._context.spans.process(handle, consumer),
             concurrency=at_once,
             most=most,
             retry=policy,

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pawnqueue.publish.packing import PackChoice
     from pawnqueue.runtime.clock import Clock
     from pawnqueue.settings import Settings
+    from pawnqueue.spans import Spans
     from pawnqueue.stores.credentials import Session
     from pawnqueue.stores.port import Store
 
@@ -63,7 +64,7 @@ class SyncPawnQueue(SyncCalls):
         self._loop, self._queue = self._start()
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - as PawnQueue has them
         cls,
         settings: Settings | Mapping[str, Any] | str | PathLike[str] | None = None,
         *,
@@ -71,6 +72,7 @@ class SyncPawnQueue(SyncCalls):
         session: Session | None = None,
         clock: Clock | None = None,
         on_event: Listener | None = None,
+        tracing: Spans | None = None,
         **sections: Unpack[Sections],
     ) -> Self:
         """Open the queue that is in a bucket. The arguments are those of :meth:`PawnQueue.open`."""
@@ -80,7 +82,7 @@ class SyncPawnQueue(SyncCalls):
 
         async def reopen() -> PawnQueue:
             return await PawnQueue.open(
-                settings, store=store, session=session, clock=clock, on_event=listener, **sections
+                settings, store=store, session=session, clock=clock, on_event=listener, tracing=tracing, **sections
             )
 
         return cls(reopen)

@@ -14,6 +14,7 @@ from pawnqueue.errors import InvalidArgumentError, PawnQueueError, StoreError
 from pawnqueue.events import Events, Listener, QueueOpened
 from pawnqueue.runtime.clock import Clock, SystemClock
 from pawnqueue.settings import Settings
+from pawnqueue.spans import Spans
 from pawnqueue.stores.connect import connect
 from pawnqueue.stores.port import Store
 from pawnqueue.stores.retry import ResilientStore
@@ -100,9 +101,10 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
     session: Session | None,
     clock: Clock | None,
     on_event: Listener | None,
+    tracing: Spans | None,
 ) -> tuple[Context, BucketRecord]:
     """Connect, agree with the bucket's other processes, and return what every operation needs."""
-    events = Events(on_event)
+    events, spans = Events(on_event), _checked_tracing(tracing)
     sections: dict[str, Any] = dict(explicit)
     if store is not None:
         _check_store(store)
@@ -132,7 +134,7 @@ async def open_bucket(  # noqa: PLR0913 - what a queue is opened with
     time = ServerTime(resilient, own_clock)
     resilient.watch(time.note_date)
     events.tell(QueueOpened(bucket=loaded.store.bucket_name, strategy=agreed.strategy))
-    return Context(resilient, registers, own_clock, time, loaded, events), agreed
+    return Context(resilient, registers, own_clock, time, loaded, events, spans), agreed
 
 
 def _is_owned(store: Store | None) -> bool:
@@ -145,6 +147,16 @@ def _has_no_bucket(settings: Settings | Mapping[str, Any] | str | PathLike[str] 
         s3 = settings.get("s3")
         return not isinstance(s3, Mapping) or "bucket_name" not in s3
     return settings is None
+
+
+def _checked_tracing(tracing: object) -> Spans:
+    if tracing is None:
+        return Spans()
+    if isinstance(tracing, Spans):
+        return tracing
+    raise InvalidArgumentError(
+        f"tracing={tracing!r} does not trace: pass Tracing() of pawnqueue.tracing, or leave it out.", operation="open"
+    )
 
 
 def _check_store(store: object) -> None:

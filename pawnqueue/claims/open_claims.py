@@ -169,6 +169,18 @@ class Claims:
         :raises LeaseLostError: others have some of them.
         :raises InvalidArgumentError: the claim does not have one of them.
         """
+        work = self._settle(claim, decisions, operation, rest=rest, tells_unknown=tells_unknown)
+        return await self._context.spans.settle(work, operation, claim)
+
+    async def _settle(
+        self,
+        claim: HeldClaim,
+        decisions: Mapping[Meant, Decision],
+        operation: str,
+        *,
+        rest: Decision | None,
+        tells_unknown: bool,
+    ) -> Settlement:
         unread = await self._learn_ids(claim, [given for given in decisions if isinstance(given, str)])
         uuids = claim.units_of(decisions)
         # ⚑ §4: refused before anything is settled. Else a misspelled id would be settled with the rest.

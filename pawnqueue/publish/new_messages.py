@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 
 from pawnqueue.domain.dedup_segment import MAX_KEY_BYTES
+from pawnqueue.domain.record import canonical
 from pawnqueue.errors import InvalidArgumentError, InvalidPayloadError
-from pawnqueue.publish.payload import checked_headers, checked_payload
+from pawnqueue.publish.payload import MAX_HEADER_BYTES, checked_headers, checked_payload
 from pawnqueue.publish.schedule import AT_ONCE, Schedule, checked_schedule
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ class Checked(msgspec.Struct, frozen=True, gc=False):  # quicker to make than a 
     headers: dict[str, str]
     schedule: Schedule = AT_ONCE
     dedup_key: str | None = None
+
+    def with_headers(self, more: Mapping[str, str]) -> Checked:
+        """Return it with these headers too, in place of none that it has. If they are too many, it has its own only."""
+        headers = {**more, **self.headers}
+        if len(canonical(headers)) > MAX_HEADER_BYTES:
+            return self
+        return Checked(self.payload, headers, self.schedule, self.dedup_key)
 
 
 def checked_messages(  # noqa: PLR0913 - what a call says of all its messages
