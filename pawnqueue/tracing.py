@@ -98,8 +98,11 @@ class Tracing(Spans):
             with self._span(SpanKind.CLIENT, attributes, began=began) as span:
                 _fail(span, _type_of(error))
             raise
-        if len(claim):
-            self._note_received(claim, operation, began)
+        try:
+            if len(claim):
+                self._note_received(claim, operation, began)
+        except Exception:  # the claim has been won: its caller has to have it
+            logger.exception("The span of claim %s could not be made.", claim.stem)
         return claim
 
     def _note_received(self, claim: Held, operation: str, began: int) -> None:

@@ -647,6 +647,20 @@ async def test_tracing_that_fails_changes_nothing(processor: SpanProcessor, capl
     assert "pawnqueue.tracing" in {record.name for record in caplog.records}
 
 
+async def test_a_claim_is_returned_whatever_tracing_does(
+    queue: PawnQueue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else nobody would have its messages before its time is over."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no links")
+
+    await queue.publish(TOPIC, [{"n": 0}])
+    monkeypatch.setattr("pawnqueue.tracing._links", broken)
+    assert len(await queue.claim(TOPIC, "billing")) == 1
+    assert [record.name for record in caplog.records] == ["pawnqueue.tracing"]
+
+
 async def test_an_outage_is_an_error_of_its_span(world: World, spans: Spans) -> None:
     """Also where a settlement raises nothing, but says that it is not known what became of the messages."""
     client = Client(world.bucket)
