@@ -118,6 +118,20 @@ class DedupLog:
         """Let the next compare-and-set of the key's shard note what became of an attempt."""
         self.shards[shard_of(key_hash)].notes[attempt] = fate
 
+    async def retract(self, attempts: Mapping[bytes, tuple[Attempt, str]]) -> set[str]:
+        """Free keys whose messages their publisher withdraws; return the ids of those that must stay.
+
+        :param attempts: by the keys, with the messages' ids.
+        :raises StoreError: it is not known which of them are free: none may be withdrawn.
+        """
+        stay: list[set[str]] = await all_of(
+            *(
+                self.shards[number].retract({key: each for key, each in attempts.items() if shard_of(key) == number})
+                for number in sorted(set(map(shard_of, attempts)))
+            )
+        )
+        return set().union(*stay)
+
     def forget(self, key_hashes: Iterable[bytes]) -> None:
         """Read the newest segments of these keys again before the next verdict: others may have noted something."""
         for number in set(map(shard_of, key_hashes)):
@@ -220,6 +234,25 @@ class _Shard:
         async with self._lock:
             if self.notes:
                 await self._change([], context or self._context)
+
+    async def retract(self, attempts: Mapping[bytes, tuple[Attempt, str]]) -> set[str]:
+        async with self._lock:
+            own = {attempt for attempt, _ in attempts.values()}
+            self.notes.update(dict.fromkeys(own, "failed"))
+            try:
+                await self._change([], self._context)
+            finally:
+                self._forget_notes(dict.fromkeys(own, "failed"))  # if this failed, the messages stay
+            rows = SegmentRows() if self._found is None else self._found.rows
+            stay = set()
+            for key_hash, (_, message_id) in attempts.items():
+                # ⚑ §7: what others have noted they may have returned, and what others reserve they send.
+                others: ReservedKey | PublishedKey | None = rows.find_reserved(key_hash) or self._find_published(
+                    rows, key_hash, math.inf, 0.0
+                )
+                if others is not None and others.message_id == message_id:
+                    stay.add(message_id)
+            return stay
 
     def forget(self) -> None:
         self._found = None

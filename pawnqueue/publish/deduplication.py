@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -43,8 +43,8 @@ class NeverSent(Enum):
     NEVER_SENT = 0
 
 
-#: What became of another attempt at a key; None: it may be under way. Or why that is not known.
-Found: TypeAlias = PublishedKey | NeverSent | StoreError | None
+#: What became of another attempt at a key; None: it may be under way, or the log says more now. Or why it is not known.
+Found: TypeAlias = NeverSent | StoreError | None
 
 
 class Deduplication:
@@ -72,6 +72,10 @@ class Deduplication:
         except PawnQueueError as error:
             logger.debug("Keys of topic %r stay reserved for a while: %s", topic.name, error)
 
+    async def retract(self, topic: TopicRecord, attempts: Mapping[bytes, tuple[Attempt, str]]) -> set[str]:
+        """See :meth:`DedupLog.retract`."""
+        return await self._log(topic).retract(attempts)
+
     async def resolve(self, topic: TopicRecord, keys: Sequence[ReservedKey], waited: int) -> list[Found]:
         """Find out what became of other attempts at some keys. Wait a little if one may still be under way.
 
@@ -89,21 +93,30 @@ class Deduplication:
             attempt: self._judge(topic, key, now, trace=trace)
             for (attempt, key), trace in zip(attempts.items(), traces, strict=True)
         }
-        for key in keys:
-            if isinstance(by_attempt[key.attempt], PublishedKey):
-                self.note(topic, key.key_hash, key.attempt, "published")
+        seen = [key for key in keys if isinstance(by_attempt[key.attempt], PublishedKey)]
+        fault = await self._note_now(topic, seen) if seen else None
         if None in by_attempt.values():
             left = min(key.until for key in keys if by_attempt[key.attempt] is None) + context.margin - now + 0.01
             await context.clock.sleep(max(0.0, min(FIRST_LOOK_SECONDS * 2**waited, MAX_LOOK_SECONDS, left)))
             self._log(topic).forget([key.key_hash for key in keys])
-        found = []
-        for key in keys:
-            known = by_attempt[key.attempt]
-            is_published = isinstance(known, PublishedKey)
-            found.append(PublishedKey(key.message_id, int(key.at) + 1) if is_published else known)
-        return found
+        judged = [by_attempt[key.attempt] for key in keys]
+        return [fault if isinstance(each, PublishedKey) else each for each in judged]
 
-    def _judge(self, topic: TopicRecord, key: ReservedKey, now: float, *, trace: bool | None) -> Found:
+    async def _note_now(self, topic: TopicRecord, keys: Sequence[ReservedKey]) -> StoreError | None:
+        """Note that the messages of other publishers were seen; return why that failed.
+
+        ⚑ §7: a message counts as published when the log says so, and not before. Its publisher may withdraw it.
+        """
+        log = self._log(topic)
+        for key in keys:
+            log.note(key.key_hash, key.attempt, "published")
+        try:
+            await log.flush()
+        except StoreError as error:
+            return error
+        return None
+
+    def _judge(self, topic: TopicRecord, key: ReservedKey, now: float, *, trace: bool | None) -> PublishedKey | Found:
         """Say what became of an attempt, by the traces that it has left."""
         if trace:
             return PublishedKey(key.message_id, int(key.at) + 1)

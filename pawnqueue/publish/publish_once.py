@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pawnqueue.catalog import units
 from pawnqueue.domain.dedup_segment import PublishedKey, ReservedKey, hash_of_key
 from pawnqueue.domain.records import DEFAULT_DEDUP_WINDOW_SECONDS
-from pawnqueue.errors import StoreError
+from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import Deduplicated, Published
 from pawnqueue.publish.dedup_log import Admitted, Want
 from pawnqueue.publish.deduplication import find_traces
@@ -79,7 +79,6 @@ class PublishOnce:
         self._ids: dict[int, str] = {}  # by the messages' places in the call
         self._duplicates: set[int] = set()
         self._sent: dict[str, Sent] = {}
-        self._units: list[NewUnit] = []
 
     async def publish(self, messages: Sequence[Checked], packs: PacksSettings | None) -> PublishedIds:
         """Publish the messages, and return their ids, or raise what became of them."""
@@ -133,9 +132,7 @@ class PublishOnce:
         rest: list[tuple[int, str]] = []
         instead_of: dict[int, Attempt] = {}
         for (position, key), found in zip(busy, known, strict=True):
-            if isinstance(found, PublishedKey):
-                self._note_duplicate(position, found)
-            elif isinstance(found, StoreError):
+            if isinstance(found, StoreError):
                 self._ids[position] = self._context.clock.uuid()
                 self._sent[self._ids[position]] = Sent(landed=False, fault=found)
             elif found is None:
@@ -228,7 +225,6 @@ class PublishOnce:
 
     async def _put(self, made: Sequence[NewUnit], reserved: Mapping[str, _Reserved]) -> None:
         """Put units into the topic, ask beside that whether it is the same one, and note what became of their keys."""
-        self._units += made
         results, there = await all_of(
             for_each(
                 lambda unit: self._send(unit, [reserved[each] for each in unit.message_ids]),
@@ -240,7 +236,7 @@ class PublishOnce:
         for unit, result in zip(made, results, strict=True):
             self._sent.update(dict.fromkeys(unit.message_ids, result))
         if not there:
-            left = await finish_despite_cancellation(self._withdraw)
+            left = await finish_despite_cancellation(lambda: self._withdraw(made, results, reserved))
             raise withdrawn_error(self._topic.name, list(self._sent), left)
         any_failed = False
         for unit, result in zip(made, results, strict=True):
@@ -269,7 +265,14 @@ class PublishOnce:
         async def is_sent() -> bool:
             # ⚑ §7: a consumer that has already claimed and acked it has left a trace in its claim record.
             [trace] = await find_traces(context, topic, [attempt])
-            return bool(trace)
+            if trace is None:
+                raise StoreError(
+                    f"It is not known whether {key} was published: a claim record that may name it cannot be read.",
+                    topic=topic,
+                    operation="publish",
+                    transient=True,
+                )
+            return trace
 
         sent = await send(
             context, topic, unit.name, unit.id, lambda: context.store.put(key, body), may_send=may_send, is_sent=is_sent
@@ -301,12 +304,28 @@ class PublishOnce:
             self._duplicates.clear()
             return
         if not is_same:
-            left = await finish_despite_cancellation(self._withdraw) if self._units else set()
-            raise withdrawn_error(self._topic.name, list({*self._ids.values(), *self._sent}), left)
+            raise withdrawn_error(self._topic.name, list({*self._ids.values(), *self._sent}), self._all_left())
 
-    async def _withdraw(self) -> set[str]:
-        """Remove what this call has put into a topic that was deleted; return the ids of messages that may be left."""
-        by_key = {units.key_of(self._topic.name, unit.name): unit for unit in self._units}
-        kept = [by_key[key] for key in await self._context.store.delete(list(by_key))]
-        left = {message_id for unit in kept for message_id in unit.message_ids}
-        return left | {message_id for message_id, sent in self._sent.items() if sent.landed is None}
+    def _all_left(self) -> set[str]:
+        """Return the ids of messages of this call that may be in the topic."""
+        return {message_id for message_id, sent in self._sent.items() if sent.landed is not False}
+
+    async def _withdraw(
+        self, made: Sequence[NewUnit], results: Sequence[Sent], reserved: Mapping[str, _Reserved]
+    ) -> set[str]:
+        """Remove units from a topic that was deleted meanwhile; return the ids of messages that may be left.
+
+        What this call has put before stays: its keys are noted, and other calls may have returned its ids.
+        """
+        landed = [unit for unit, result in zip(made, results, strict=True) if result.landed]
+        ids = {message_id for unit in landed for message_id in unit.message_ids}
+        attempts = {reserved[each].key_hash: (reserved[each].attempt, each) for each in ids}
+        left = self._all_left()
+        try:
+            # ⚑ §7: first the log, then the messages. So no key is kept by a message that is gone.
+            stay = await self._deduplication.retract(self._topic, attempts)
+        except PawnQueueError:
+            return left
+        gone = {units.key_of(self._topic.name, unit.name): unit for unit in landed if stay.isdisjoint(unit.message_ids)}
+        kept = set(await self._context.store.delete(list(gone)))
+        return left.difference(*(unit.message_ids for key, unit in gone.items() if key not in kept))

@@ -47,7 +47,8 @@ def keys(world: World) -> list[str]:
         for module, name, value in (
             (dedup_log, "SEAL_ROWS", chance.choice((2, 5, 2048))),
             (publish_once, "MAX_SINGLES", chance.choice((2, 250))),
-            (sweep_claims, "TRACE_RETENTION_SECONDS", chance.choice((5.0, 60.0))),
+            # Longer than a reservation: a publisher whose PUT has no answer looks for traces until that is over.
+            (sweep_claims, "TRACE_RETENTION_SECONDS", chance.choice((35.0, 60.0))),
             (sweep_dedup, "KEPT_AFTER_WINDOW_SECONDS", 40.0),
         ):
             stack.enter_context(mock.patch.object(module, name, value))

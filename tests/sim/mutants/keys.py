@@ -16,6 +16,7 @@ from pawnqueue.publish.publish_once import PublishOnce
 from tests.sim.mutants.entering import Patches, mutant
 
 _TESTS = "tests/pawnqueue/publish/test_deduplication.py"
+_FAULTS = "tests/pawnqueue/publish/test_deduplication_faults.py"
 
 
 @mutant("§7 A reservation is waited for: its publisher may send until its time is over", 47, 61, arena="keys")
@@ -161,3 +162,22 @@ def forged_reservations_are_believed() -> Patches:
         return original(record, math.inf, math.inf)
 
     return [(SegmentRows, "of", staticmethod(of))]
+
+
+@mutant(
+    "§7 What others have noted is not withdrawn",
+    test=f"{_FAULTS}::test_a_message_that_another_publisher_has_noted_is_not_withdrawn",
+)
+def noted_messages_are_withdrawn() -> Patches:
+    async def retract(*_: Any) -> set[str]:
+        return set()
+
+    return [(Deduplication, "retract", retract)]
+
+
+@mutant("§7 A withdrawn message frees its key", test=f"{_FAULTS}::test_a_withdrawn_message_frees_its_key")
+def withdrawn_keys_stay_reserved() -> Patches:
+    async def retract(*_: Any) -> set[str]:
+        return set()
+
+    return [(DedupLog, "retract", retract)]
