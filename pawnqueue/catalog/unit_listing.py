@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from pawnqueue.catalog import units
 from pawnqueue.catalog.units import UnitPage
-from pawnqueue.runtime.concurrency import all_of
 
 if TYPE_CHECKING:
     from pawnqueue.context import Context
-    from pawnqueue.domain.lanes import Range
     from pawnqueue.stores.port import ObjectInfo
 
 #: One LIST for both kinds of units may show this many other keys. After it has shown more, or not all units, each kind
@@ -41,9 +39,11 @@ class UnitListing:
             async for page in apart:
                 yield page
 
-    async def lanes(self, ranges: Sequence[Range], *, packs: bool, is_small: bool) -> AsyncGenerator[UnitPage]:
-        """List the units of several parts of a topic, a page of each part at the same time.
+    async def by_lanes(self, goes_on: Callable[[str], str], *, packs: bool, is_small: bool) -> AsyncGenerator[UnitPage]:
+        """List the units a page at a time, and pass over what the caller does not need.
 
+        :param goes_on: is given the place at which a page ends, after the caller has looked at it. It returns the place
+            behind which to go on, which is this one or one behind it; "" to end.
         :param is_small: one LIST may show all units of the topic. It is tried first.
         """
         whole = await self._whole(packs=packs) if is_small else None
@@ -51,24 +51,19 @@ class UnitListing:
             if whole.end:
                 yield whole
             return
-        store, topic = self._context.store, self._topic
-        async with AsyncExitStack() as stack:
-            listings = [
-                await stack.enter_async_context(
-                    aclosing(units.pages(store, topic, packs=packs, after=after, before=before))
-                )
-                for after, before in ranges
-            ]
-            while listings:
-                found = await all_of(*(anext(listing, None) for listing in listings))
-                listings = [listing for listing, page in zip(listings, found, strict=True) if page is not None]
-                pages = [page for page in found if page is not None]
-                if pages:
-                    yield UnitPage(
-                        [unit for page in pages for unit in page.units],
-                        [key for page in pages for key in page.strangers],
-                        max(page.end for page in pages),
-                    )
+        place = after = ""
+        while place == after:
+            async with aclosing(units.pages(self._context.store, self._topic, after=after, packs=packs)) as pages:
+                async for page in pages:
+                    yield page
+                    place = goes_on(page.end)
+                    if place != page.end:
+                        after = place
+                        break
+                else:
+                    return
+            if not place:
+                return
 
     async def _whole(self, *, packs: bool) -> UnitPage | None:
         """Return all units by one LIST; None if it does not show them all, or has not a short while ago."""

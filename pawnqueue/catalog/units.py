@@ -144,14 +144,11 @@ def sorted_out(infos: Iterable[ObjectInfo]) -> UnitPage:
     return page
 
 
-async def pages(
-    store: ResilientStore, topic: str, *, packs: bool, after: str = "", before: str = ""
-) -> AsyncGenerator[UnitPage]:
+async def pages(store: ResilientStore, topic: str, *, packs: bool, after: str = "") -> AsyncGenerator[UnitPage]:
     """List the units behind a place, in the order of their names: a LIST of each folder for a page.
 
     :param packs: whether the topic may have packs: only then their folder is listed.
     :param after: a unit's name, or the ``end`` of an earlier page.
-    :param before: where the listing ends; "" for the end of the topic.
     """
     folders = [folder(topic), packs_folder(topic)] if packs else [folder(topic)]
     async with AsyncExitStack() as stack:
@@ -168,17 +165,7 @@ async def pages(
                 return
             # What is listed up to here is complete in each folder. The rest waits for the folder that is behind.
             bound = min(_place(infos[-1]) for infos in waiting)
-            is_end = bool(before) and bound >= before
-            page = sorted_out(
-                each
-                for infos in waiting
-                for each in infos
-                if (_place(each) < before if is_end else _place(each) <= bound)
-            )
-            if page.end:
-                yield page
-            if is_end:
-                return
+            yield sorted_out(each for infos in waiting for each in infos if _place(each) <= bound)
             waiting = [[each for each in infos if _place(each) > bound] for infos in waiting]
 
 

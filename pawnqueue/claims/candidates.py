@@ -69,25 +69,20 @@ BACKGROUND_WAIT_SECONDS = 1.0
 class _Lane:
     """How far a full listing came in one lane; or in the topic, if its lanes are not listed one by one."""
 
-    start: str
-    end: str
     # All units up to this name were listed. ⚑ §1: it is never a stranger's, nor that of a unit that is not due. Units
     # that are published before such a name would stay hidden.
     cursor: str = ""
     seen: set[str] = field(default_factory=set)  # their names, while one page shows them all
+    found: int = 0  # how many messages this look has found in it
 
     @property
     def after(self) -> str:
-        """Behind which name to go on.
+        """Behind which name to go on; "" for its head.
 
         While one LIST shows the whole lane, it begins at the head. A unit that comes in before the cursor (it was
-        redriven, it has a higher priority, or its producer's clock is slow) shows as soon as one behind it.
+        redriven, or its producer's clock is slow) shows as soon as one behind it.
         """
-        return self.start if len(self.seen) < KEYS_PER_LIST else self.cursor
-
-    def has(self, name: str) -> bool:
-        """Say whether the unit of this name is in the lane."""
-        return self.start <= name and (not self.end or name < self.end)
+        return "" if len(self.seen) < KEYS_PER_LIST else self.cursor
 
 
 @dataclass(slots=True)
@@ -95,7 +90,8 @@ class _View:
     """What a full listing has shown so far."""
 
     began: float  # elapsed
-    lanes: list[_Lane]
+    has_lanes: bool  # which are listed one by one
+    lanes: dict[int, _Lane] = field(default_factory=dict)
     leases: dict[str, ObjectInfo] | None = None  # listed once a unit was listed
     covered: dict[str, float] | None = None  # the units of live claims, listed once a lease may be due
     unclaimed: list[Candidate] = field(default_factory=list)  # free, and not tried for yet
@@ -109,7 +105,19 @@ class _View:
     @property
     def is_small(self) -> bool:
         """Whether one LIST may show all units of the topic."""
-        return sum(len(lane.seen) for lane in self.lanes) < KEYS_PER_LIST
+        return sum(len(lane.seen) for lane in self.lanes.values()) < KEYS_PER_LIST
+
+    def lane_of(self, name: str) -> _Lane:
+        """Return the lane that a name is in."""
+        number = lanes.lane_of(name) if self.has_lanes else 0
+        if number not in self.lanes:
+            self.lanes[number] = _Lane()
+        return self.lanes[number]
+
+    def count(self, found: Sequence[Candidate]) -> None:
+        """Note how many messages of each lane were found."""
+        for candidate in found:
+            self.lane_of(candidate.unit.name).found += candidate.count
 
 
 class Finder:
@@ -196,7 +204,7 @@ class Finder:
             if view is None or await self._is_to_begin_anew(view):
                 view = self._begin()
             # ⚑ §5.7: now and then those come first that wait for longest: a higher priority starves nobody.
-            oldest_first = len(view.lanes) > 1 and self._context.clock.uniform(0, 1) < OLDEST_FIRST_SHARE
+            oldest_first = view.has_lanes and self._context.clock.uniform(0, 1) < OLDEST_FIRST_SHARE
             shelf, view.unclaimed = view.unclaimed, []
             found = self._never_tried(view, shelf)
             if messages_of(found) < wanted:
@@ -219,7 +227,7 @@ class Finder:
         if len(first) < len(found):
             found = [candidate for candidate in found if first[candidate.id] is candidate]
             view.is_stale = True
-        if len(view.lanes) > 1:
+        if view.has_lanes:
             order = lanes.by_age if oldest_first else lanes.by_priority
             found.sort(key=lambda candidate: order(candidate.unit.name))
         lent = enough(found, most)
@@ -275,14 +283,14 @@ class Finder:
             max(FULL_LISTING_SECONDS, view.cost * FULL_LISTING_SECONDS_PER_REQUEST), MAX_FULL_LISTING_SECONDS
         ):
             return True
-        if len(view.lanes) != len(lanes.ranges(self.settings)):
+        if view.has_lanes != lanes.are_listed_apart(self.settings):
             return True
         if view.unclaimed:
             return age >= LISTING_CACHE_SECONDS
         return age >= MIN_RELIST_SECONDS and await self._context.now() >= view.due
 
     def _begin(self) -> _View:
-        self._view = _View(self._context.clock.elapsed(), [_Lane(*each) for each in lanes.ranges(self.settings)])
+        self._view = _View(self._context.clock.elapsed(), lanes.are_listed_apart(self.settings))
         self.set_aside.trim()
         return self._view
 
@@ -298,7 +306,7 @@ class Finder:
         if view.doubtful:
             bound -= min(bound, len(view.doubtful))
             found = await self._resolve_some(view, at_first)
-        async with aclosing(self._pages(view)) as pages:
+        async with aclosing(self._pages(view, wanted)) as pages:
             if self._had_units and view.leases is None:
                 page, _ = await all_of(_next(pages), self._list_leases(view))
             else:
@@ -308,12 +316,15 @@ class Finder:
             while page is not None:
                 if view.leases is None:
                     await self._list_leases(view)
-                found += await self._sift(view, page)
+                free = await self._sift(view, page)
+                resolved: list[Candidate] = []
                 if view.doubtful and bound:
                     # Units that other claims had are the oldest, so they come first.
                     some, bound = bound, bound - min(bound, len(view.doubtful))
-                    found = [*await self._resolve_some(view, some), *found]
-                if messages_of(found) >= wanted:
+                    resolved = await self._resolve_some(view, some)
+                found = [*resolved, *found, *free]
+                view.count([*resolved, *free])
+                if messages_of(found) >= wanted and not view.has_lanes:
                     break
                 page = await _next(pages)
                 view.requests += 1
@@ -323,15 +334,20 @@ class Finder:
             found = await self._resolve_some(view, at_first)
         return found
 
-    async def _pages(self, view: _View) -> AsyncGenerator[UnitPage]:
-        """List the units behind the cursors, without those that must not be claimed yet."""
-        packs = self.settings.packs is not None
-        if len(view.lanes) == 1:
-            listing = self._listing.pages(after=view.lanes[0].after, packs=packs)
+    async def _pages(self, view: _View, wanted: int) -> AsyncGenerator[UnitPage]:
+        """List the units behind the cursors, without those that must not be claimed yet.
+
+        :param wanted: how many messages are enough of each lane.
+        """
+        packs, stamp = self.settings.packs is not None, ""
+        if view.has_lanes:
+            for lane in view.lanes.values():
+                lane.found = 0
+            listing = self._listing.by_lanes(
+                lambda end: _goes_on(view, wanted, stamp, end), packs=packs, is_small=view.is_small
+            )
         else:
-            now = await self._context.earliest_now()
-            ranges = [(lane.after, lanes.end_of_due((lane.start, lane.end), now)) for lane in view.lanes]
-            listing = self._listing.lanes(ranges, packs=packs, is_small=view.is_small)
+            listing = self._listing.pages(after=view.lane_of("").after, packs=packs)
         async with aclosing(listing) as pages:
             async for page in pages:
                 if any(lanes.may_be_early(unit.name) for unit in page.units):
@@ -365,7 +381,7 @@ class Finder:
         self._leave_alone(page.strangers)
         roots: dict[str, Versioned[Lease]] = {}
         for unit in await self._split_units(page, leases, roots):
-            if any(unit.name in lane.seen for lane in view.lanes):
+            if unit.name in view.lane_of(unit.name).seen:
                 continue
             if unit.id in self._lent:
                 view.due = min(view.due, now + MIN_RELIST_SECONDS)
@@ -394,12 +410,11 @@ class Finder:
 
     def _note_progress(self, view: _View, page: UnitPage) -> None:
         lent = {unit_id.partition(".")[0] for unit_id in self._lent}
-        for lane in view.lanes:
-            shown = page.units if len(view.lanes) == 1 else [unit for unit in page.units if lane.has(unit.name)]
-            if shown:
-                lane.cursor = max(lane.cursor, shown[-1].name)
-            if len(lane.seen) < KEYS_PER_LIST:
-                lane.seen.update(unit.name for unit in shown if layout.uuid_of(unit.id) not in lent)
+        for unit in page.units:
+            lane = view.lane_of(unit.name)
+            lane.cursor = max(lane.cursor, unit.name)
+            if len(lane.seen) < 2 * KEYS_PER_LIST and layout.uuid_of(unit.id) not in lent:
+                lane.seen.add(unit.name)
 
     async def _split_units(
         self, page: UnitPage, leases: Mapping[str, ObjectInfo], roots: dict[str, Versioned[Lease]]
@@ -644,6 +659,20 @@ class Finder:
 def _stem_of(key: str) -> str | None:
     parsed = layout.parse_claim(key)
     return layout.claim_stem(*parsed) if parsed else None
+
+
+def _goes_on(view: _View, wanted: int, now: str, end: str) -> str:
+    """Return the place behind which a listing goes on; "" to end it.
+
+    It passes over the rest of a lane if enough was found there, or if that is not due, and over what was seen before.
+    ⚑ §5.7: it never passes over a lane as a whole. So the oldest that can be claimed of each is found.
+
+    :param end: the place at which a page has ended.
+    """
+    lane = view.lane_of(end)
+    if lane.found >= wanted or lanes.is_early(end, now):
+        return lanes.end_of(lanes.lane_of(end))
+    return max(end, lane.after)
 
 
 async def _next(pages: AsyncGenerator[UnitPage]) -> UnitPage | None:

@@ -176,6 +176,8 @@ class Attempt:
             self._won = won = await self._win_of(pool)
             if not won.members:
                 return NoClaim.CROWDED
+            if self._finder.settings.priorities is not None:
+                won.members = dict(sorted(won.members.items(), key=lambda one: lanes.by_priority(one[1].name)))
             # ⚑ §4.4: the bodies are read only now, after the leases: what is not there was settled before us.
             bodies = await Bodies.fetch(
                 self._context, self._request.topic, won.members, self._retry_seconds, fresh=won.fresh
@@ -258,11 +260,11 @@ class Attempt:
         alike = [candidate for candidate in pool if candidate.unit.is_pack == is_pack]
         if others and self._finder.settings.priorities is not None:
             # A batch is not filled up with messages of a lower priority than those of the other kind.
-            least = max(lanes.priority_of(candidate.unit.name) for candidate in others)
-            least = min(least, lanes.priority_of(pool[0].unit.name))
-            lower = [candidate for candidate in alike if lanes.priority_of(candidate.unit.name) < least]
-            alike = [candidate for candidate in alike if candidate not in lower]
-            others += lower
+            best = max(lanes.priority_of(candidate.unit.name) for candidate in others)
+            least = min(best, lanes.priority_of(pool[0].unit.name))
+            is_high = [lanes.priority_of(candidate.unit.name) >= least for candidate in alike]
+            others += [candidate for candidate, high in zip(alike, is_high, strict=True) if not high]
+            alike = [candidate for candidate, high in zip(alike, is_high, strict=True) if high]
         if not is_pack:
             return alike, others
         now = await self._context.now()

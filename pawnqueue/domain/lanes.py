@@ -1,13 +1,15 @@
 """Lanes: what the name of a unit says of its priority, and of the time from which it may be claimed (§1).
 
-A name is ``[~{due}-][{level}-]{ts}-{uuid}…``. LIST sorts by it: higher priorities first, then the default one, the
-lower ones, and what was published with a delay.
+A name is ``[~][{level}-][{due}-]{ts}-{uuid}…``, with ``~`` and ``due`` if it was published with a delay. LIST sorts by
+it: higher priorities first, then the default one, the lower ones, and then what was published with a delay. In each
+lane it sorts by time.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, TypeAlias
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
 
 from pawnqueue.domain.layout import read_stamp, timestamp
 
@@ -18,15 +20,23 @@ if TYPE_CHECKING:
 MAX_PRIORITY: Final = 9
 
 _STAMP: Final = r"\d{4}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])T(?:[01]\d|2[0-3])(?:[0-5]\d){2}_\d{6}"
-_DELAYED: Final = re.compile(rf"~(?P<due>{_STAMP})-", re.ASCII)
-_LEVEL: Final = re.compile(r"(?:!(?P<above>[0-8])|_(?P<below>[1-9]))-", re.ASCII)
-#: What the names begin with that are in a lane.
+_LANE: Final = re.compile(rf"(~)?(?:(?:!(?P<above>[0-8])|_(?P<below>[1-9]))-)?(?P<stamp>{_STAMP})-", re.ASCII)
+_DELAYED: Final = "~"
+#: What the names begin with that are in a lane of their own.
 _MARKS: Final = "!_~"
-#: Where the lanes begin: names in a lane come behind this, and not behind that of the next lane.
-_HIGHER, _DEFAULT, _LOWER, _DELAYS = "", "!~", "_", "~"
+_LEVELS: Final = [*(f"!{level}" for level in range(9)), *(f"_{level}" for level in range(1, 10))]
+#: Where the names of lanes begin, and where they end. Names in between have the default priority.
+_BOUNDS: Final = sorted(
+    {"", _DELAYED, *(f"{delay}{level}{end}" for delay in ("", _DELAYED) for level in _LEVELS for end in "-.")}
+)
 
-#: Behind which name a part of a topic begins, and before which name it ends; "" for the end of the topic.
-Range: TypeAlias = tuple[str, str]
+
+def are_listed_apart(settings: TopicSettings) -> bool:
+    """Say whether the lanes of a topic are listed one by one where a LIST does not show all of it.
+
+    A consumer that goes on behind the last name that it has seen would miss a new message of a higher priority.
+    """
+    return settings.priorities is not None or settings.delays is not None
 
 
 def prefix(priority: int, due: float | None) -> str:
@@ -34,36 +44,23 @@ def prefix(priority: int, due: float | None) -> str:
 
     :param due: the server time from which it may be claimed; None: at once.
     """
-    delay = "" if due is None else f"~{timestamp(due)}-"
-    if not priority:
-        return delay
-    return f"{delay}!{MAX_PRIORITY - priority}-" if priority > 0 else f"{delay}_{-priority}-"
+    level = "" if not priority else f"!{MAX_PRIORITY - priority}-" if priority > 0 else f"_{-priority}-"
+    return level if due is None else f"{_DELAYED}{level}{timestamp(due)}-"
 
 
-def ranges(settings: TopicSettings) -> list[Range]:
-    """Return the parts of a topic that are listed one by one, where a LIST does not show all of it.
-
-    A consumer that goes on behind the last name that it has seen would miss a new message of a higher priority.
-    """
-    starts = [_HIGHER]
-    if settings.priorities is not None:
-        starts += [_DEFAULT, _LOWER]
-    if settings.delays is not None:
-        starts.append(_DELAYS)
-    return list(zip(starts, [*starts[1:], ""], strict=True))
+def lane_of(name: str) -> int:
+    """Return the number of the lane that a name is in. Higher priorities come first, and all that is delayed last."""
+    return bisect_right(_BOUNDS, name) - 1
 
 
-def end_of_due(range_: Range, now: float) -> str:
-    """Return where a part of a topic ends that has only units which are due at this server time.
-
-    Delayed units are sorted by the time at which they are due, so their listing ends with the first one that is not.
-    """
-    return f"{_DELAYS}{timestamp(now)}." if range_[0] == _DELAYS else range_[1]
+def end_of(lane: int) -> str:
+    """Return what all names of a lane come before; "" for the last one."""
+    return _BOUNDS[lane + 1] if lane + 1 < len(_BOUNDS) else ""
 
 
 def may_be_early(name: str) -> bool:
     """Say whether a unit was published with a delay, which may be over."""
-    return name.startswith(_DELAYS)
+    return name.startswith(_DELAYED)
 
 
 def is_early(name: str, now: str) -> bool:
@@ -73,28 +70,28 @@ def is_early(name: str, now: str) -> bool:
 
     :param now: the server time, as names have it (:func:`.timestamp`).
     """
-    found = _DELAYED.match(name) if may_be_early(name) else None
-    return found is not None and found["due"] > now
+    found = _LANE.match(name) if may_be_early(name) else None
+    return found is not None and found["stamp"] > now
 
 
 def due_at(name: str) -> float | None:
     """Return the server time from which a unit may be claimed; None: it was published without a delay."""
-    found = _DELAYED.match(name) if name.startswith(_DELAYS) else None
-    return None if found is None else read_stamp(found["due"])
+    found = _LANE.match(name) if may_be_early(name) else None
+    return None if found is None else read_stamp(found["stamp"])
 
 
 def without_delay(name: str) -> str:
-    """Return a name without the time at which its unit is due."""
-    found = _DELAYED.match(name) if name.startswith(_DELAYS) else None
+    """Return a name without its priority and the time at which its unit is due, if it was delayed."""
+    found = _LANE.match(name) if may_be_early(name) else None
     return name if found is None else name[found.end() :]
 
 
 def priority_of(name: str) -> int:
     """Return the priority of a unit, by its name."""
-    found = _LEVEL.match(without_delay(name)) if name[0] in _MARKS else None
+    found = _LANE.match(name) if name[0] in _MARKS else None
     if found is None:
         return 0
-    return MAX_PRIORITY - int(found["above"]) if found["above"] else -int(found["below"])
+    return MAX_PRIORITY - int(found["above"]) if found["above"] else -int(found["below"] or 0)
 
 
 def by_priority(name: str) -> tuple[int, str]:
@@ -107,9 +104,5 @@ def by_age(name: str) -> str:
 
     A unit that was delayed waits since it was due.
     """
-    if name[0] not in _MARKS:
-        return name
-    if _DELAYED.match(name):
-        return name[1:]
-    found = _LEVEL.match(name)
-    return name if found is None else name[found.end() :]
+    found = _LANE.match(name) if name[0] in _MARKS else None
+    return name if found is None else name[found.start("stamp") :]

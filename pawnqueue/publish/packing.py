@@ -129,7 +129,7 @@ def units_of(  # noqa: PLR0913 - what an envelope says beside its payload
             first, last = place + positions[start], place + positions[end - 1]
             lane = prefix(schedule.priority, schedule.due(last / TICKS_PER_SECOND, error_seconds))
             stamp, count = first / TICKS_PER_SECOND, end - start
-            is_alone = count == 1 and len(by_schedule) > 1
+            is_alone = len(positions) == 1 and len(by_schedule) > 1
             if packs and not is_alone and (count > 1 or len(own_lines[start]) <= MAX_PACKED_LINE_BYTES):
                 uuid = clock.uuid()
                 unit_id, name = pack_unit_id(uuid, count), units.pack_name_at(stamp, uuid, count, lane)

@@ -95,7 +95,7 @@ def _seconds(value: object) -> float | None:
 
 
 def _time(value: object) -> float | None:
-    if not isinstance(value, datetime) or value.tzinfo is None:
+    if not isinstance(value, datetime) or value.utcoffset() is None:
         return None
     time = within_bounds(value)
     return None if time is None or time.timestamp() <= 0 else time.timestamp()

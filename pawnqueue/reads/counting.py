@@ -11,7 +11,7 @@ from pawnqueue.catalog import letters
 from pawnqueue.catalog.unit_listing import UnitListing, listed
 from pawnqueue.catalog.view import TopicView
 from pawnqueue.claims.claim_reads import listed_claims
-from pawnqueue.domain import layout
+from pawnqueue.domain import lanes, layout
 from pawnqueue.runtime.concurrency import all_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ async def stats(context: Context, topic: str, *, packs: bool) -> Stats:
         _collect(context.registers.pages(layout.leases(topic))),
         letters.listed(store, topic),
     )
-    view = TopicView(leases, now)
+    view = TopicView(leases, await context.earliest_now())
     view.add(messages)
     await view.judge(context, topic, now)
     return Stats(
@@ -109,9 +109,17 @@ async def backlog(
 
 async def _backlog(context: Context, topic: str, at_least: float, *, packs: bool) -> Backlog:
     view: TopicView | None = None
-    async for page in UnitListing(context, topic).pages(packs=packs):
+    stamp = ""
+
+    def goes_on(end: str) -> str:
+        # Behind the first unit of a lane that is not due, none is.
+        return lanes.end_of(lanes.lane_of(end)) if lanes.is_early(end, stamp) else end
+
+    async for page in UnitListing(context, topic).by_lanes(goes_on, packs=packs, is_small=packs):
         if view is None:
-            view = TopicView(await _collect(context.registers.pages(layout.leases(topic))), await context.now())
+            now = await context.earliest_now()
+            stamp = layout.timestamp(now)
+            view = TopicView(await _collect(context.registers.pages(layout.leases(topic))), now)
         view.add(page)
         if view.counts["pending"] >= at_least:
             break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +17,14 @@ from tests.pawnqueue.virtual import numbers as shown
 if TYPE_CHECKING:
     from pawnqueue import Claim
     from tests.pawnqueue.virtual import Process
+
+
+class NoOffset(tzinfo):
+    """A datetime with it has no time zone, by Python's definition."""
+
+    def utcoffset(self, _: datetime | None) -> None:
+        """See :class:`datetime.tzinfo`."""
+
 
 #: How far two processes' ideas of the store's time may be apart, in these tests.
 ERROR = 2.0
@@ -114,6 +122,110 @@ async def test_a_batch_is_not_filled_with_lower_ones_of_another_kind(world: Worl
     assert [await claimed(ann, 10) for _ in range(3)] == [[1], [2], [3]]
 
 
+# --- more than one LIST shows ---
+
+
+def plant(world: World, number: int, count: int = 1, *, priority: int = 0, due: float | None = None) -> None:
+    """Put messages with this number into the topic, behind all others of their lane."""
+    for place in range(count):
+        uuid, tick = world.clock.uuid(), place * 1e-6
+        name = units.name_at(
+            world.clock.server() + tick, uuid, lanes.prefix(priority, None if due is None else due + tick)
+        )
+        world.bucket.plant(units.key_of(TOPIC, name), {"id": uuid, "payload": {"n": number}})
+
+
+async def until_given(world: World, process: Process, number: int, claims: int, **others: Any) -> list[int]:
+    """Claim ten messages a second, and publish as many others, until this one comes."""
+    had: list[int] = []
+    for _ in range(claims):
+        some = await claimed(process, 10)
+        had += some
+        if number in some:
+            break
+        await world.later(1)
+        plant(world, 0, len(some), **others)
+    return had
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 9), (-9, -1), (-9, 9)])
+async def test_nobody_is_starved_behind_a_thousand_higher_ones(world: World, low: int, high: int) -> None:
+    """⚑ The oldest message comes first now and then, also where one LIST does not show it."""
+    world.topic(priorities=True)
+    plant(world, 1, priority=low)
+    await world.later(60)
+    plant(world, 0, 1100, priority=high)
+    assert 1 in await until_given(world, await world.process(), 1, 150, priority=high)
+
+
+@pytest.mark.parametrize(("priority", "other"), [(0, 5), (5, 0), (5, -5)])
+async def test_a_message_comes_behind_a_thousand_that_wait_for_a_retry(world: World, priority: int, other: int) -> None:
+    """However many of its own priority cannot be claimed yet, and whatever else can be."""
+    world.topic(priorities=True)
+    plant(world, -1, 1100, priority=priority)
+    ben = await world.process()
+    await ben.queue.requeue(await ben.queue.claim(TOPIC, "c", max_messages=1100), delay=36_000)
+    plant(world, 1, priority=priority)
+    await world.later(60)
+    plant(world, 0, 50, priority=other)
+    assert 1 in await until_given(world, await world.process(), 1, 150, priority=other)
+
+
+async def test_a_large_claim_has_all_urgent_ones(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes lower ones only when no more urgent ones are left, however many LISTs show them."""
+    monkeypatch.setattr(candidates, "OLDEST_FIRST_SHARE", 0.0)
+    world.topic(priorities=True)
+    plant(world, 0, 1500)
+    plant(world, 9, 1500, priority=9)
+    ann = await world.process()
+    assert shown(await ann.queue.claim(TOPIC, "c", max_messages=2000)) == [9] * 1500 + [0] * 500
+
+
+async def test_an_urgent_one_that_is_due_comes_before_a_thousand_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delayed messages have priorities too, also those that were due before it."""
+    monkeypatch.setattr(candidates, "OLDEST_FIRST_SHARE", 0.0)
+    world.topic(priorities=True, delays=True)
+    now = world.clock.server()
+    plant(world, 0, 1100, due=now + 10)
+    plant(world, 1, priority=9, due=now + 11)
+    await world.later(60)
+    assert (await claimed(await world.process(), 10))[0] == 1
+
+
+async def test_a_message_that_has_lost_its_marks_is_delivered(world: World) -> None:
+    """A name that only looks like a delay is claimed at once, whatever waits for its time in the same topic."""
+    world.topic(delays=True)
+    now = world.clock.server()
+    for number, mark in enumerate(("~x-", "~~-")):
+        uuid = world.clock.uuid()
+        world.bucket.plant(f"{TOPIC}/messages/{mark}{units.name_at(now, uuid)}", {"id": uuid, "payload": {"n": number}})
+    plant(world, 9, 1100, due=now + 86_400)
+    assert sorted(await claimed(await world.process(), 10)) == [0, 1]
+
+
+async def test_the_backlog_passes_over_what_is_not_due(world: World) -> None:
+    """However many messages are delayed, their lane is listed up to the first one that is not due."""
+    world.topic(delays=True)
+    plant(world, 0, 4000, due=world.clock.server() + 86_400)
+    ann = await world.process()
+    with ann.client.counting() as counted:
+        assert (await ann.queue.backlog(TOPIC, at_least=1)).pending == 0
+    assert counted["LIST"] <= 3
+
+
+async def test_the_batch_is_in_order_whichever_comes_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim that has all there is has it by priority, also where the look has begun with the oldest."""
+    monkeypatch.setattr(candidates, "OLDEST_FIRST_SHARE", 1.0)
+    world.topic(priorities=True)
+    ann = await world.process()
+    await publish(ann, 1)
+    await world.later(5)
+    await publish(ann, 2, priority=5)
+    assert await claimed(ann, 10) == [2, 1]
+
+
 # --- delays ---
 
 
@@ -202,6 +314,38 @@ async def test_messages_with_one_delay_share_a_pack(world: World) -> None:
     assert sorted(had) == list(range(10))
 
 
+async def test_a_message_that_is_not_due_is_not_pending_anywhere(world: World) -> None:
+    """What ``backlog`` and ``stats`` count as pending, a claim is given."""
+    world.topic(delays=True)
+    ann = await world.process()
+    [one] = await ann.queue.publish(TOPIC, [{"n": 1}], delay=10)
+    for _ in range(200):
+        backlog, stats, found = (
+            await ann.queue.backlog(TOPIC),
+            await ann.queue.stats(TOPIC),
+            await ann.queue.find(TOPIC, one),
+        )
+        assert found is not None
+        assert backlog.pending == stats.pending == int(found.state == "pending")
+        if backlog.pending:
+            break
+        await world.later(0.1)
+    assert await claimed(ann) == [1]
+
+
+async def test_the_rest_of_a_pack_is_a_pack(world: World) -> None:
+    """Only a message that has its schedule alone is a single one. So packs of later calls do not overtake it."""
+    world.topic(priorities=True, packs=True)
+    ann = await world.process(packs={"messages": 10})
+    await ann.queue.publish(TOPIC, [NewMessage({"n": -1}, priority=-1), *({"n": n} for n in range(11))], pack=True)
+    await ann.queue.publish(TOPIC, [{"n": n} for n in range(11, 30)], pack=True)
+    assert len(world.bucket.below("messages/")) == 1
+    had: list[int] = []
+    while some := await claimed(ann, 100):
+        had += [number for number in some if number >= 0]
+    assert had == list(range(30))
+
+
 async def test_delayed_messages_count_as_delayed(laned: World) -> None:
     """In stats, backlog and find, until they are due. They have no age before that."""
     ann = await laned.process()
@@ -249,6 +393,7 @@ async def test_a_topic_that_does_not_allow_it_refuses_it(
         ({"delay": True}, "delay is wrong"),
         ({"delay": 4e8}, "delay is wrong"),
         ({"not_before": datetime(2100, 1, 1)}, "not_before is wrong"),  # noqa: DTZ001 - it has no time zone
+        ({"not_before": datetime(2100, 1, 1, tzinfo=NoOffset())}, "not_before is wrong"),
         ({"not_before": 5}, "not_before is wrong"),
         ({"priority": 10}, "priority is wrong"),
         ({"priority": 1.0}, "priority is wrong"),
@@ -319,8 +464,8 @@ async def test_an_idle_look_is_one_list(world: World, settings: dict[str, bool],
         assert counted == {"LIST": 1}
 
 
-async def test_a_look_at_a_large_topic_lists_each_lane(world: World) -> None:
-    """Where one LIST does not show all of a topic, a short poll is one LIST for each lane."""
+async def test_a_look_at_a_large_topic_begins_at_its_head(world: World) -> None:
+    """Where one LIST does not show all of a topic, a short poll is one LIST more for each priority of a thousand."""
     world.topic(priorities=True, delays=True)
     world.fill([{"id": world.clock.uuid(), "payload": {"n": 0}} for _ in range(1500)])
     ann = await world.process(polling={"max_messages_per_poll": 1000})
@@ -330,7 +475,7 @@ async def test_a_look_at_a_large_topic_lists_each_lane(world: World) -> None:
     await world.later(2)
     with ann.client.counting() as counted:
         assert await claimed(ann) == []
-    assert counted == {"LIST": len(lanes.ranges((await ann.queue.topic(TOPIC)).settings))}
+    assert counted == {"LIST": 2}  # the head with what is urgent, and what is new behind the thousand
 
 
 @pytest.mark.parametrize("strategy", ["conditional_write", "csprng_verify"])

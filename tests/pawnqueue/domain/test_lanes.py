@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
 from pawnqueue.catalog import units
@@ -34,10 +32,12 @@ def test_a_name_tells_what_it_was_made_of(priority: int, due: float | None) -> N
 
 
 def test_names_sort_by_priority_and_then_by_time() -> None:
-    """LIST shows higher priorities first, in each those that were published first, and delayed ones last."""
+    """LIST shows higher priorities first, in each those that were published first, and then delayed ones like that."""
     given = [name(priority, at=NOON + second) for priority in range(9, -10, -1) for second in range(3)]
     delayed = [name(due=NOON + seconds) for seconds in (1, 2, 3)]
     assert sorted([*given, *delayed]) == [*given, *delayed]
+    due = [name(priority, NOON + 9) for priority in (9, 1)] + delayed + [name(-1, NOON)]
+    assert sorted(due) == due
 
 
 def test_a_delayed_message_waits_its_turn_since_it_was_due() -> None:
@@ -58,7 +58,6 @@ def test_a_message_is_early_until_it_is_due(now: float, *, is_early: bool) -> No
 @pytest.mark.parametrize(
     "forged",
     [
-        "~",
         "~x",
         "~99999999T999999_999999-",
         "~20261332T000000_000000-",
@@ -75,21 +74,24 @@ def test_what_is_not_spelled_as_we_do_is_in_no_lane(forged: str) -> None:
     assert lanes.by_priority(made)[0] == 0
 
 
-@pytest.mark.parametrize("delays", [None, True, False])
+def test_lanes_follow_each_other() -> None:
+    """Each lane has the names of one priority, with or without a delay, and all names between two of them."""
+    names = [name(priority, due) for due in (None, NOON) for priority in range(9, -10, -1)]
+    assert sorted(names) == names
+    assert len({lanes.lane_of(each) for each in names}) == len(names)
+    odd = ["A-x", "Z", "#", "a-x", "|", "~x", "~~", "!9-x", "!", "_0-", "_a", "~!9-", "~_"]
+    for each in sorted([*names, *odd]):
+        end = lanes.end_of(lanes.lane_of(each))
+        assert not end or each < end
+        if end:
+            assert lanes.lane_of(end) == lanes.lane_of(each) + 1
+    later = [name(3, at=NOON + 1), name(3, NOON + 1)]
+    assert [lanes.lane_of(each) for each in later] == [lanes.lane_of(name(3)), lanes.lane_of(name(3, NOON))]
+
+
 @pytest.mark.parametrize("priorities", [None, True, False])
-def test_the_parts_of_a_topic_cover_it(*, priorities: bool | None, delays: bool | None) -> None:
-    """Each name is in exactly one of the parts that are listed, and a part has the names of its lane alone."""
-    parts = lanes.ranges(TopicSettings(priorities=priorities, delays=delays))
-    assert len(parts) == 1 + 2 * (priorities is not None) + (delays is not None)
-    names = [name(priority, due) for priority, due in itertools.product(range(-9, 10), (None, NOON))]
-    names += [f"{first}-{UUID}.json" for first in ("a", "Z", "#", "~x", "|")]
-    for each in names:
-        assert sum(start < each and (not end or each < end) for start, end in parts) == 1
-
-
-def test_the_delayed_part_ends_with_what_is_due() -> None:
-    """Its listing ends behind the last unit that is due, and no other part is cut."""
-    *others, delayed = lanes.ranges(TopicSettings(priorities=True, delays=True))
-    end = lanes.end_of_due(delayed, NOON)
-    assert name(due=NOON) < end < name(due=NOON + 1e-6)
-    assert [lanes.end_of_due(each, NOON) for each in others] == [each[1] for each in others]
+@pytest.mark.parametrize("delays", [None, True, False])
+def test_lanes_are_listed_apart_once_a_topic_had_any(*, priorities: bool | None, delays: bool | None) -> None:
+    """As long as messages of other lanes may be left."""
+    settings = TopicSettings(priorities=priorities, delays=delays)
+    assert lanes.are_listed_apart(settings) is (priorities is not None or delays is not None)

@@ -10,12 +10,12 @@ from tests.sim.mutants.entering import Patches, mutant
 _TESTS = "tests/pawnqueue/claims/test_lanes.py"
 
 
-@mutant("§1 What was published with a delay is given to nobody before its time", 9, 54, 80)
+@mutant("§1 What was published with a delay is given to nobody before its time", 9, 37, 54)
 def delays_are_ignored() -> Patches:
     return [(lanes, "is_early", lambda *_: False)]
 
 
-@mutant("§1 A delay is over when it surely is, whatever the error of a process's time", 54, 63, 83, arena="patience")
+@mutant("§1 A delay is over when it surely is, whatever the error of a process's time", 9, 40, 63, arena="patience")
 def delays_end_by_a_guess() -> Patches:
     return [(Context, "earliest_now", Context.now)]
 
@@ -33,4 +33,4 @@ def the_oldest_never_come_first() -> Patches:
     test=f"{_TESTS}::test_a_high_message_is_seen_at_once_in_a_large_topic",
 )
 def lanes_share_a_cursor() -> Patches:
-    return [(lanes, "ranges", lambda _: [("", "")])]
+    return [(lanes, "lane_of", lambda _: 0)]
