@@ -118,10 +118,10 @@ class SyncCalls(ABC):
         :param overload_timeout_seconds: for how long such a call waits (30 by default). Then it raises that error.
         :param max_age_seconds: a message that was published longer ago than this is buried, for the reason ``expired``,
             and handed out to nobody; None (the default): never. A redriven message counts from its redrive.
-        :param priorities: whether messages may be published with a priority (default False). It costs consumers two
-            more LISTs a look, once one LIST does not show all of the topic.
-        :param delays: whether messages may be published with a delay (default False), for one more LIST. Consumers of
-            earlier versions, and of the pawn-queue library, do not wait for a delay to end.
+        :param priorities: whether messages may be published with a priority (default False). In a large topic a look is
+            then one LIST more for each priority of over a thousand messages.
+        :param delays: whether messages may be published with a delay (default False). Consumers of earlier versions, and
+            of the pawn-queue library, do not wait for a delay to end.
         :param paused: whether nobody is given its messages until :meth:`resume` (default False).
         :param completed: a log of what was acked, by which consumer, when (default False): True, or a dict with
             ``max_count``, ``max_age_seconds`` and ``payloads``. :meth:`completed` reads it.
