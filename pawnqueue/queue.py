@@ -228,8 +228,8 @@ class PawnQueue(ForAsyncWith):
             and handed out to nobody; None (the default): never. A redriven message counts from its redrive.
         :param priorities: whether messages may be published with a priority (default False). In a large topic a look is
             then one LIST more for each priority of over a thousand messages.
-        :param delays: whether messages may be published with a delay (default False). Consumers of earlier versions, and
-            of the pawn-queue library, do not wait for a delay to end.
+        :param delays: whether messages may be published with a delay (default False). Consumers of earlier versions,
+            and of the pawn-queue library, do not wait for a delay to end.
         :param paused: whether nobody is given its messages until :meth:`resume` (default False).
         :param completed: a log of what was acked, by which consumer, when (default False): True, or a dict with
             ``max_count``, ``max_age_seconds`` and ``payloads``. :meth:`completed` reads it.
