@@ -23,6 +23,8 @@ SHARDS: Final = 4
 #: The longest deduplication key, in bytes of UTF-8.
 MAX_KEY_BYTES: Final = 1024
 
+#: What was reserved longer than this before the last reservation is over.
+LIVE_SECONDS: Final = 30.0
 _KEY_BYTES: Final = 16
 _RESERVED_ROW: Final = struct.Struct("16s16s")  # the key's hash, the message's id
 _PUBLISHED_ROW: Final = struct.Struct("16s16sI")  # and when it was published, in seconds since 1970
@@ -251,6 +253,27 @@ class SegmentRows:
         for attempt, held in list(self.reserved.items()):
             if attempt[1] < until and held.at < at:
                 self.conclude(attempt, "failed")
+
+    @property
+    def live_count(self) -> int:
+        """How many keys are reserved since a while before the last reservation: their publishers may be at work."""
+        since = max((until for _, until in self.reserved), default=0.0) - LIVE_SECONDS
+        return sum(len(held.ids) for (_, until), held in self.reserved.items() if until >= since)
+
+    def make_room(self, keys: int, until: float) -> int:
+        """Drop about this many keys of attempts that ended before a time; return how many were dropped.
+
+        Those that were surely not sent go first, then the oldest.
+        """
+        over = [(not held.is_unsent, attempt[1], attempt) for attempt, held in self.reserved.items()]
+        dropped = 0
+        for _, ended, attempt in sorted(over):
+            if dropped >= keys:
+                break
+            if ended < until:
+                dropped += len(self.reserved[attempt].ids)
+                self.conclude(attempt, "failed")
+        return dropped
 
     def hold(self, attempt: Attempt, at: float, ids: dict[bytes, bytes], *, is_unsent: bool = False) -> None:
         """Reserve the keys of an attempt. In garbage a key may be reserved twice: the later one counts."""

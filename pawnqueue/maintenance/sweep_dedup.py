@@ -9,6 +9,7 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.dedup_segment import SHARDS
 from pawnqueue.publish.dedup_log import DedupLog
 from pawnqueue.publish.deduplication import find_traces
+from pawnqueue.registers.dedup_segments import is_possible
 
 if TYPE_CHECKING:
     from pawnqueue.domain.dedup_segment import ReservedKey
@@ -45,7 +46,8 @@ class DedupSweep:
             segments.update(self._scope.sorted_out(page, layout.parse_dedup_segment))
         now = await context.now()
         newest = {
-            number: max(which for which in segments if which[:2] == number) for number in {w[:2] for w in segments}
+            number: max(which for which in segments if which[:2] == number and is_possible(which[2], now))
+            for number in {which[:2] for which in segments if is_possible(which[2], now)}
         }
         for shard in range(SHARDS):
             which = newest.get((self._tag, shard))
@@ -57,7 +59,7 @@ class DedupSweep:
         over = [
             info.key
             for which, info in segments.items()
-            if (which[0] != self._tag or which != newest[which[:2]])
+            if (which[0] != self._tag or which != newest.get(which[:2]))
             and now - info.last_modified.timestamp() > window + KEPT_AFTER_WINDOW_SECONDS
         ]
         self._scope.report.removed_records += await self._scope.delete(over)

@@ -27,7 +27,7 @@ from pawnqueue.domain.dedup_segment import (
 )
 from pawnqueue.domain.object_sizes import MAX_SEGMENT_RESERVATIONS
 from pawnqueue.errors import PawnQueueError, StoreError
-from pawnqueue.registers.dedup_segments import RESERVED_SECONDS, FoundSegment
+from pawnqueue.registers.dedup_segments import RESERVED_SECONDS, FoundSegment, is_possible
 from pawnqueue.registers.register import Versioned
 from pawnqueue.runtime.concurrency import all_of, for_each
 
@@ -41,8 +41,12 @@ SEAL_ROWS: Final = 2048
 #: then twice as long, up to the second.
 FIRST_PAUSE_SECONDS: Final = 0.02
 MAX_PAUSE_SECONDS: Final = 0.3
-#: How many keys of a shard may be reserved at a time.
-MAX_RESERVED_ROWS: Final = 8192
+#: How many keys of a shard may be reserved at a time. What is over makes room, and what is not is waited for.
+MAX_RESERVED_ROWS: Final = 16_384
+#: How many keys make room at a time.
+ROOM_ROWS: Final = 1024
+#: One step reserves the keys of as many waiting calls as have this many in the shard.
+MAX_STEP_ROWS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,10 @@ class Admitted:
 
 #: What became of a want: admitted; a message of its key was published, or may have been; or it could not be found out.
 Verdict: TypeAlias = Admitted | PublishedKey | ReservedKey | StoreError
+
+
+class FullShardError(StoreError):
+    """Too many keys of a shard are reserved at the moment."""
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +105,11 @@ class DedupLog:
     def is_used(self) -> bool:
         """Whether something is under way, or to be noted."""
         return any(shard.notes or shard.is_busy for shard in self.shards)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether others may have to wait until reserved keys are noted."""
+        return any(shard.notes and shard.is_crowded for shard in self.shards)
 
     async def reserve(self, wants: Sequence[Want], window: float) -> list[Verdict]:
         """Reserve the keys, or return of each what is known of its message; in the order of the wants.
@@ -171,6 +184,17 @@ class DedupLog:
             written = await register.replace(Versioned(over.record, over.version), record)
         return None if written is None else FoundSegment(rows, record, written.version)
 
+    def full_error(self, rows: SegmentRows) -> FullShardError:
+        """Return the error for a shard in which no key can be reserved now."""
+        return FullShardError(
+            f"The deduplication log of topic {self._topic!r} has {rows.reserved_count:,} reserved keys of one shard, "
+            f"and at most {MAX_RESERVED_ROWS:,} of {MAX_SEGMENT_RESERVATIONS:,} messages or packs fit: too many "
+            "messages are being published at the same time. Publish again.",
+            topic=self._topic,
+            operation="publish",
+            transient=True,
+        )
+
     def contended_error(self) -> StoreError:
         """Return the error for a shard that others kept changing."""
         return StoreError(
@@ -186,7 +210,7 @@ class _Refusals:
 
     def __init__(self, context: Context, seconds: float) -> None:
         self._clock = context.clock
-        self._ends = context.clock.elapsed() + min(seconds, context.settings.retry.budget_seconds)
+        self._ends = context.clock.elapsed() + seconds
         self._ceiling = FIRST_PAUSE_SECONDS
 
     async def pause(self) -> bool:
@@ -215,6 +239,12 @@ class _Shard:
         self.notes: dict[Attempt, Fate] = {}
 
     @property
+    def is_crowded(self) -> bool:
+        rows = None if self._found is None else self._found.rows
+        most = MAX_RESERVED_ROWS // 4
+        return rows is not None and rows.reserved_count > most and rows.live_count > most
+
+    @property
     def is_busy(self) -> bool:
         return self._lock.locked()
 
@@ -223,8 +253,8 @@ class _Shard:
         self._waiting.append(call)
         try:
             async with self._lock:
-                if not call.verdicts:  # else it was served with another call
-                    await self._serve(list(self._waiting))
+                while not call.verdicts:  # else it was served with another call
+                    await self._serve(self._first_waiting())
         finally:
             if call in self._waiting:
                 self._waiting.remove(call)
@@ -263,6 +293,17 @@ class _Shard:
             await self._load(now, 0.0, self._context)
             return list(self._found.rows.all_reserved()) if self._found is not None else []
 
+    def _first_waiting(self) -> list[_Call]:
+        """Return the calls that are served in one step: the first, and as many others as are not too large."""
+        chosen: list[_Call] = []
+        keys = 0
+        for call in self._waiting:
+            keys += len(call.wants)
+            if chosen and keys > MAX_STEP_ROWS:
+                break
+            chosen.append(call)
+        return chosen
+
     async def _serve(self, calls: list[_Call]) -> None:
         try:
             verdicts = await self._change(calls, self._context)
@@ -283,7 +324,10 @@ class _Shard:
 
     async def _change(self, calls: Sequence[_Call], context: Context) -> list[list[Verdict]]:
         """Take one step: reserve what the calls want, and note what is to be noted."""
-        refused = _Refusals(context, math.inf if calls else PER_OBJECT_RETRY_SECONDS)
+        budget = min(context.settings.retry.budget_seconds, math.inf if calls else PER_OBJECT_RETRY_SECONDS)
+        refused = _Refusals(context, budget)
+        # By its end, all that is reserved now is noted, or over.
+        full = _Refusals(context, RESERVED_SECONDS + 2 * context.margin + 1)
         tried: set[float] = set()  # until when keys were reserved by the steps before, which may have been taken
         window = max((call.window for call in calls), default=self._window)
         while True:
@@ -305,6 +349,11 @@ class _Shard:
                     await self._pause_or_raise(refused)
                 continue
             verdicts = [[self._judge(rows, want, call.window, now, tried) for want in call.wants] for call in calls]
+            is_full = any(isinstance(verdict, FullShardError) for answers in verdicts for verdict in answers)
+            if is_full and await full.pause():
+                refused = _Refusals(context, budget)
+                self._found = None  # others may have noted something
+                continue
             is_wanted = any(isinstance(verdict, Admitted) for answers in verdicts for verdict in answers)
             if not is_wanted and not (any(noted) and not calls):
                 if not any(noted):
@@ -330,8 +379,10 @@ class _Shard:
         published = None if reserved is not None else self._find_published(rows, want.key_hash, window, now)
         if published is not None:
             return published
-        if rows.reserved_count >= MAX_RESERVED_ROWS or len(rows.reserved) >= MAX_SEGMENT_RESERVATIONS:
-            return self._log.contended_error()
+        # ⚑ §7: attempts that are over keep nobody from publishing. Rather a duplicate than that.
+        is_full = rows.reserved_count >= MAX_RESERVED_ROWS or len(rows.reserved) >= MAX_SEGMENT_RESERVATIONS
+        if is_full and not rows.make_room(ROOM_ROWS, now - self._context.margin):
+            return self._log.full_error(rows)
         until = now + RESERVED_SECONDS
         rows.reserve(want.key_hash, want.message_id, (want.unit, until), now)
         return Admitted(now, until)
@@ -375,6 +426,7 @@ class _Shard:
     async def _load(self, now: float, window: float, context: Context) -> bool:
         self._is_known = False
         listed = await self._log.segments(self._number, context.clock.elapsed())
+        listed = {number: info for number, info in listed.items() if is_possible(number, now)}
         newest = max(listed, default=-1)
         # Of a sealed segment, all keys are older than its last change.
         oldest = now - window - 2 * context.margin - 1

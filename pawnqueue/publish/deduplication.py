@@ -65,8 +65,13 @@ class Deduplication:
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.create_task(self._flush_later(), name="pawnqueue-deduplication")
 
+    async def note_if_crowded(self, topic: TopicRecord) -> None:
+        """Note now what was published if others may wait for that."""
+        if self._log(topic).is_crowded:
+            await self.free(topic)
+
     async def free(self, topic: TopicRecord) -> None:
-        """Note now what was not published, so that another attempt need not wait. It is noted later if this fails."""
+        """Note now what is to be noted, so that another attempt need not wait. It is noted later if this fails."""
         try:
             await self._log(topic).flush(self._context.with_budget())
         except PawnQueueError as error:

@@ -249,6 +249,8 @@ class PublishOnce:
                 )
         if any_failed:
             await self._deduplication.free(self._topic)
+        else:
+            await self._deduplication.note_if_crowded(self._topic)
 
     async def _send(self, unit: NewUnit, keys: Sequence[_Reserved]) -> Sent:
         context, topic = self._context, self._topic.name

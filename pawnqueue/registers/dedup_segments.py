@@ -22,6 +22,16 @@ logger = logger_of("publish")
 #: How long after a reservation its publisher may send the messages. The next publisher of a key waits that long for one
 #: that died.
 RESERVED_SECONDS: Final = 30.0
+#: No log goes on faster: each segment takes several requests, one after the other.
+MAX_SEGMENTS_PER_SECOND: Final = 100
+
+
+def is_possible(number: int, now: float) -> bool:
+    """Say whether a segment may have this number by now.
+
+    ⚑ §7: a log goes on behind its last segment. No forged number may be the last one that there can be.
+    """
+    return number <= MAX_SEGMENTS_PER_SECOND * now
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,10 @@ import pytest
 
 from pawnqueue import TopicNotEmptyError, TopicNotFoundError
 from pawnqueue.domain import layout
-from tests.pawnqueue.publish.test_deduplication import HOUR, MESSAGES, consumed, key_of, messages
+from pawnqueue.domain.dedup_segment import SHARDS, DedupSegment, Reservation
+from pawnqueue.domain.records import TopicRecord
+from pawnqueue.publish import dedup_log
+from tests.pawnqueue.publish.test_deduplication import HOUR, MESSAGES, OVER, consumed, key_of, messages
 from tests.pawnqueue.virtual import TOPIC, Died, World, numbered
 
 if TYPE_CHECKING:
@@ -127,3 +132,80 @@ async def test_a_withdrawn_message_frees_its_key(world: World) -> None:
     began = world.clock.elapsed()
     assert not (await bob.queue.publish(TOPIC, numbered(1), dedup_key="a")).duplicates
     assert world.clock.elapsed() - began < 2
+
+
+# --- full shards, and forged names ---
+
+
+@pytest.mark.parametrize("number", [99_999_999, 100 * 10**9, 999_999_999_999])
+async def test_a_forged_number_stops_no_shard(world: World, number: int) -> None:
+    """The log goes on behind it, or does not mind it."""
+    ann, bob = await world.process(), await world.process()
+    for shard in range(SHARDS):
+        world.bucket.plant(layout.dedup_segment(TOPIC, tag_of(world), shard, number), b"x")
+    await ann.queue.publish(TOPIC, numbered(8), dedup_key=key_of)
+    assert len((await bob.queue.publish(TOPIC, numbered(9), dedup_key=key_of)).duplicates) == 8
+    await world.later(3 * 86_400)
+    await bob.queue.sweep(TOPIC)
+    cid = await world.process()
+    await cid.queue.publish(TOPIC, numbered(8, 20), dedup_key=key_of)
+    assert len((await ann.queue.publish(TOPIC, numbered(8, 20), dedup_key=key_of)).duplicates) == 8
+
+
+def tag_of(world: World) -> str:
+    """The tag of the topic's log."""
+    key = layout.topic_marker(TOPIC)
+    return layout.dedup_tag(TopicRecord.decode(world.bucket.body(key), key).created_at)
+
+
+@pytest.mark.parametrize("sweeps", [False, True])
+async def test_dead_publishers_do_not_fill_a_shard(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, sweeps: bool
+) -> None:
+    """What they reserved makes room when it is over."""
+    monkeypatch.setattr(dedup_log, "MAX_RESERVED_ROWS", 60)
+    ann = await world.process()
+    for number in range(6):
+        await die_before_the_put(world, 100, 100 * number)
+        await world.later(OVER)
+    if sweeps:
+        await ann.queue.sweep(TOPIC)
+    await ann.queue.publish(TOPIC, numbered(100, 10_000), dedup_key=key_of)
+    assert len(await consumed(ann)) == 100
+
+
+async def test_forged_reservations_do_not_fill_a_shard(world: World) -> None:
+    """They make room as soon as they are over."""
+    ann, bob = await world.process(), await world.process()
+    now = world.clock.server()
+    for shard in range(SHARDS):
+        rows = b"".join(bytes([shard]) + os.urandom(31) for _ in range(dedup_log.MAX_RESERVED_ROWS + 10))
+        unit = "20260101T000000_000000-00000000-0000-4000-8000-000000000000"
+        record = DedupSegment(
+            reserved=[Reservation(unit=unit, at=now, until=now, rows=base64.b64encode(rows).decode())]
+        )
+        world.bucket.plant(layout.dedup_segment(TOPIC, tag_of(world), shard, 0), record.encode())
+    await world.later(OVER + 5)
+    await bob.queue.sweep(TOPIC)
+    await ann.queue.publish(TOPIC, numbered(1), dedup_key="a")
+
+
+@pytest.mark.parametrize("world", ["conditional_write"], indirect=True)  # the other would take minutes
+@pytest.mark.parametrize(("processes", "calls"), [(1, 20), (2, 5)])
+async def test_publishers_wait_for_room_in_a_shard(
+    world: World, monkeypatch: pytest.MonkeyPatch, processes: int, calls: int
+) -> None:
+    """Healthy publishers do not fail, however many messages they publish at the same time."""
+    monkeypatch.setattr(dedup_log, "MAX_RESERVED_ROWS", 150)
+    monkeypatch.setattr(dedup_log, "MAX_STEP_ROWS", 60)
+    publishers = [await world.process() for _ in range(processes)]
+    for each in publishers:
+        each.client.latency = 0.05
+    await asyncio.gather(
+        *(
+            each.queue.publish(TOPIC, numbered(100, 100 * (calls * place + number)), dedup_key=key_of)
+            for place, each in enumerate(publishers)
+            for number in range(calls)
+        )
+    )
+    assert sorted(await consumed(publishers[0])) == list(range(100 * processes * calls))

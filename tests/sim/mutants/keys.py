@@ -181,3 +181,19 @@ def withdrawn_keys_stay_reserved() -> Patches:
         return set()
 
     return [(DedupLog, "retract", retract)]
+
+
+@mutant("§7 What is over makes room in a full shard", test=f"{_FAULTS}::test_forged_reservations_do_not_fill_a_shard")
+def what_is_over_fills_shards() -> Patches:
+    def make_room(*_: Any) -> int:
+        return 0
+
+    return [(SegmentRows, "make_room", make_room)]
+
+
+@mutant("§7 No number is the last one of a log", test=f"{_FAULTS}::test_a_forged_number_stops_no_shard")
+def numbers_are_believed() -> Patches:
+    def is_possible(*_: Any) -> bool:
+        return True
+
+    return [(dedup_log, "is_possible", is_possible)]
