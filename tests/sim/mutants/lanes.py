@@ -33,4 +33,4 @@ def the_oldest_never_come_first() -> Patches:
     test=f"{_TESTS}::test_a_high_message_is_seen_at_once_in_a_large_topic",
 )
 def lanes_share_a_cursor() -> Patches:
-    return [(lanes, "lane_of", lambda _: 0)]
+    return [(lanes, "are_listed_apart", lambda _: False)]
