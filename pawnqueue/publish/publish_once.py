@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pawnqueue.catalog import units
 from pawnqueue.domain.dedup_segment import PublishedKey, ReservedKey, hash_of_key
+from pawnqueue.domain.layout import read_stamp
 from pawnqueue.domain.records import DEFAULT_DEDUP_WINDOW_SECONDS
 from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import Deduplicated, Published
@@ -31,6 +33,23 @@ if TYPE_CHECKING:
 
 #: How many single messages are sent after one reservation, which lasts for seconds.
 MAX_SINGLES: Final = 250
+#: How old a reservation is at most, if a request of its publisher may still land.
+LATE_SECONDS: Final = 120.0
+_UUID_CHARS: Final = len("-00000000-0000-0000-0000-000000000000")
+_STAMP_CHARS: Final = len("20260101T000000_000000")
+
+
+def may_keep_name(before: str, new: str, max_age: float | None) -> bool:
+    """Say whether a message is published again under the name that a former attempt had, by both names.
+
+    ⚑ §7: a name tells the message's lane, from when on it may be claimed, and how old it is. So the former one is kept
+    only if it says the same, and as long as a request of the former attempt may land late.
+    """
+    began, now = (read_stamp(each[-_UUID_CHARS - _STAMP_CHARS :]) for each in (before, new))
+    own = -_UUID_CHARS - _STAMP_CHARS
+    if began is None or now is None or before[:own] != new[:own]:
+        return False
+    return -1 < now - began < min(LATE_SECONDS, math.inf if max_age is None else max_age / 2)
 
 
 class PublishedIds(list[str]):
@@ -90,7 +109,16 @@ class PublishOnce:
         unique = list(first.values())
         size = packs.messages if packs else MAX_SINGLES
         for start in range(0, len(unique), size):
-            await self._publish_some(unique[start : start + size], packs)
+            try:
+                await self._publish_some(unique[start : start + size], packs)
+            except StoreError as error:
+                if not self._sent and not self._duplicates:
+                    raise  # nothing was published
+                for position in unique:
+                    if position not in self._ids:
+                        self._ids[position] = self._context.clock.uuid()
+                        self._sent[self._ids[position]] = Sent(landed=False, fault=error)
+                break
         if self._duplicates:
             await self._require_topic()
         for position, key_hash in enumerate(self._hashes):
@@ -144,7 +172,8 @@ class PublishOnce:
                     continue
                 # ⚑ §7: a request of the other attempt that lands late writes the same message, and no second one.
                 [unit] = (await self._make_units([position], None, [key.message_id])).units
-                named.append((position, replace(unit, name=f"{key.unit}.json")))
+                keeps_name = may_keep_name(key.unit, stem_of(unit.name), self._topic.settings.max_age_seconds)
+                named.append((position, replace(unit, name=f"{key.unit}.json") if keeps_name else unit))
         positions = [position for position, _ in (*named, *rest)]
         made = NewUnits([unit.message_ids[0] for _, unit in named], [unit for _, unit in named])
         if rest:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pawnqueue import TopicNotEmptyError, TopicNotFoundError
+from pawnqueue import PublishError, TopicNotEmptyError, TopicNotFoundError
 from pawnqueue.domain import layout
 from pawnqueue.domain.dedup_segment import SHARDS, DedupSegment, Reservation
 from pawnqueue.domain.records import TopicRecord
 from pawnqueue.publish import dedup_log
 from tests.pawnqueue.publish.test_deduplication import HOUR, MESSAGES, OVER, consumed, key_of, messages
-from tests.pawnqueue.virtual import TOPIC, Died, World, numbered
+from tests.pawnqueue.virtual import TOPIC, Died, World, numbered, numbers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -209,3 +209,57 @@ async def test_publishers_wait_for_room_in_a_shard(
         )
     )
     assert sorted(await consumed(publishers[0])) == list(range(100 * processes * calls))
+
+
+# --- what is published again ---
+
+
+@pytest.mark.parametrize(("max_age", "after"), [(600, 1200), (40, 0)])
+async def test_a_retry_is_no_older_than_it_is(world: World, max_age: float, after: float) -> None:
+    """A message that a dead publisher has not sent is published anew, and not buried as too old."""
+    world.topic(packs=True, dedup_window_seconds=HOUR, max_age_seconds=max_age)
+    await die_before_the_put(world)
+    await world.later(after)
+    bob = await world.process()
+    assert not (await bob.queue.publish(TOPIC, numbered(1), dedup_key=key_of)).duplicates
+    assert numbers(await bob.queue.claim(TOPIC, "c")) == [0]
+
+
+@pytest.mark.parametrize("first", [None, 60.0])
+async def test_a_retry_has_its_own_delay(world: World, first: float | None) -> None:
+    """Whatever delay the dead publisher asked for."""
+    world.topic(packs=True, dedup_window_seconds=HOUR, delays=True)
+    dying, bob = await world.process(), await world.process()
+    dying.client.inject("dies", "PUT", MESSAGES)
+    with suppress(Died, ExceptionGroup):
+        await dying.queue.publish(TOPIC, numbered(1), dedup_key="a", delay=first)
+    dying.client.dead = True
+    await bob.queue.publish(TOPIC, numbered(1), dedup_key="a", delay=600)
+    await world.later(120)
+    assert not await bob.queue.claim(TOPIC, "c")
+    await world.later(600)
+    assert numbers(await bob.queue.claim(TOPIC, "c")) == [0]
+
+
+@pytest.mark.parametrize("world", ["conditional_write"], indirect=True)
+async def test_a_call_that_fails_midway_says_what_was_published(world: World) -> None:
+    """The store's time cannot be asked for between two portions: the rest has failed."""
+    bob = await world.process(retry={"budget_seconds": 1})
+    await world.later(238.5)
+    bob.client.latency = 0.5
+    bob.client.inject("lost", "PUT", "*_probe/*")
+    with pytest.raises(PublishError) as caught:
+        await bob.queue.publish(TOPIC, numbered(600), dedup_key=key_of, pack=False)
+    assert 0 < len(caught.value.published) == len(messages(world)) < 600
+    assert len(caught.value.failed) == 600 - len(messages(world))
+
+
+async def test_a_call_that_fails_while_it_waits_says_what_was_published(world: World) -> None:
+    """Of two keys one was published at once, and for the other the call waits for a dead publisher."""
+    bob = await world.process(retry={"budget_seconds": 1})
+    await world.later(225)
+    await die_before_the_put(world)
+    bob.client.inject("lost", "PUT", "*_probe/*")
+    with pytest.raises(PublishError) as caught:
+        await bob.queue.publish(TOPIC, numbered(2), dedup_key=key_of)
+    assert len(messages(world)) == len(caught.value.published) == 1

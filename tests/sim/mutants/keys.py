@@ -197,3 +197,11 @@ def numbers_are_believed() -> Patches:
         return True
 
     return [(dedup_log, "is_possible", is_possible)]
+
+
+@mutant("§7 A former attempt's name says how old it is", test=f"{_FAULTS}::test_a_retry_is_no_older_than_it_is")
+def names_are_kept_for_ever() -> Patches:
+    def may_keep_name(*_: Any) -> bool:
+        return True
+
+    return [(publish_once, "may_keep_name", may_keep_name)]
