@@ -189,14 +189,16 @@ class HandlerFailed(_OfTopic):
     subject = "listening"
     level = logging.WARNING
     template = (
-        "The handler failed on message {message} of topic {topic!r}, delivery {deliveries}, with {error}. The message "
-        "comes again in {delay:.3g} seconds, unless it has no deliveries left."
+        "The handler failed on message {message} of topic {topic!r}, delivery {deliveries}, with {error} in {where}. "
+        "The message comes again in {delay:.3g} seconds, or is a dead letter then if it has no deliveries left."
     )
 
     message: str
     """The message's id."""
     error: str
-    """The type of the exception. Its text is in the log, and in the dead letter if there will be one."""
+    """The type of the exception. Its text may quote a payload: it is in the dead letter alone, if there will be one."""
+    where: str
+    """The file and the line in which it was raised."""
     deliveries: int
     """How often the message was delivered by now."""
     delay: float

@@ -163,7 +163,7 @@ def _command(module: str, function: str, help_text: str, *args: Arg, description
     )
 
 
-_COMMANDS: Final = (
+COMMANDS: Final = (
     _command("looking", "topics", "List the topics and their settings"),
     _command("looking", "stats", "Count the messages of one topic, or of all topics", _ONE_TOPIC_OR_ALL),
     _command(
@@ -244,4 +244,4 @@ _COMMANDS: Final = (
 def get_pawnqueue_cli_commands() -> list[GroupCommand]:
     """Return the commands that Airflow adds to its own."""
     group_help = "Inspect message queues in S3 buckets, and change them"
-    return [GroupCommand(name="pawnqueue", help=group_help, subcommands=_COMMANDS)]
+    return [GroupCommand(name="pawnqueue", help=group_help, subcommands=COMMANDS)]

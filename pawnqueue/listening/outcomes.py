@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pawnqueue.arguments import checked_seconds, checked_text
@@ -105,6 +106,17 @@ def text_of(error: BaseException, secrets: Collection[str] = ()) -> str:
     for secret in secrets:
         text = text.replace(secret, "…")
     return text
+
+
+def place_of(error: BaseException) -> str:
+    """Return the file and the line in which an exception was raised.
+
+    A log shows this in place of the exception's text and its stack trace, which may quote a payload.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "an unknown place" if trace is None else f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
 
 
 def is_on_purpose(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from pawnqueue.claims.held import HeldClaim
 from pawnqueue.errors import LeaseLostError, QueueClosedError, QueueDrainedError, StoreError
 from pawnqueue.events import HandlerFailed, logger_of
 from pawnqueue.listening.outage import Outage
-from pawnqueue.listening.outcomes import ACKED, GIVEN_BACK, Outcome, is_on_purpose, outcome_of
+from pawnqueue.listening.outcomes import ACKED, GIVEN_BACK, Outcome, is_on_purpose, outcome_of, place_of
 from pawnqueue.listening.report import Listened
 from pawnqueue.runtime.cancellation import shield_and_wait
 from pawnqueue.runtime.concurrency import wait_at_most
@@ -329,10 +329,10 @@ class Worker:
                     topic=message.topic,
                     message=message.id,
                     error=type(error).__name__,
+                    where=place_of(error),
                     deliveries=message.deliveries,
                     delay=outcome.delay,
-                ),
-                error,
+                )
             )
         return outcome
 

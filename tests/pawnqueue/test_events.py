@@ -142,7 +142,7 @@ def test_every_event_has_a_sentence_and_a_subject() -> None:
         "message": "m", "reason": "r", "deliveries": 2, "moved": 1, "skipped": 2, "failed": 3, "dry_run": True,
         "counts": (("closed_claims", 2),), "failures": 1, "operation": "GetObject", "write_id": "w", "count": 2,
         "rows": "3-5", "looked_at": 7, "removal": "then", "limits": "keeps the latest 3",
-        "given_back": ("a",) * 9, "left": ("c.0",), "error": "ValueError", "delay": 2.5,
+        "given_back": ("a",) * 9, "left": ("c.0",), "error": "ValueError", "where": "work.py:7", "delay": 2.5,
         "pending": 4, "max_pending": 4, "waits": True,
     }  # fmt: skip
     kinds = [one for one in vars(events).values() if isinstance(one, type) and issubclass(one, events.Event)]

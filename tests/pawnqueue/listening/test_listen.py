@@ -142,7 +142,9 @@ async def test_a_failure_gives_the_message_back(world: World, ann: Process, capl
     assert [(event.error, event.deliveries, event.delay) for event in failures] == [
         ("ValueError", 1, 10), ("ValueError", 2, 30), ("ValueError", 3, 90),
     ]  # fmt: skip
-    assert "no such customer" in caplog.text
+    assert all(event.where.startswith("test_listen.py:") for event in failures)
+    assert "ValueError in test_listen.py:" in caplog.text
+    assert "no such customer" not in caplog.text
     assert "of the payload" not in caplog.text
 
 
