@@ -50,7 +50,7 @@ from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.claim_terms import ClaimTerms
 from pawnqueue.domain.object_sizes import MAX_CLAIM_PACKED_MESSAGES
 from pawnqueue.domain.records import DEFAULT_DEDUP_WINDOW_SECONDS
-from pawnqueue.errors import QueueClosedError, StoreError, TopicNotFoundError
+from pawnqueue.errors import QueueClosedError, QueueFullError, StoreError, TopicNotFoundError
 from pawnqueue.listening.draining import AT_ONCE_SECONDS, DRAIN_SECONDS, Drain, end_workers
 from pawnqueue.listening.handlers import Handler, checked_handler
 from pawnqueue.listening.report import Drained, Listened
@@ -61,7 +61,7 @@ from pawnqueue.maintenance import AskOwner, SweepReport, ask_by_record, finish, 
 from pawnqueue.maintenance.redrive import OnProgress, RedriveResult, RedriveTerms, redrive
 from pawnqueue.maintenance.removal import Removed
 from pawnqueue.publish import staging, writes
-from pawnqueue.publish.backpressure import Backpressure
+from pawnqueue.publish.backpressure import Admission, Backpressure
 from pawnqueue.publish.new_messages import DedupKey, check_dedup_keys, check_no_keys, checked_messages
 from pawnqueue.publish.packing import PackChoice, chosen_packs
 from pawnqueue.publish.publish_once import PublishedIds
@@ -426,7 +426,7 @@ class PawnQueue(ForAsyncWith):
             if not messages:
                 return PublishedIds()
             producer_id = await self._producer_id(producer)
-            admission = await self._backpressure.admit(record, len(messages), seconds)
+            admission = await self._admit(record, messages, seconds, has_keys=has_keys)
             try:
                 with admission:
                     if has_keys:
@@ -440,6 +440,21 @@ class PawnQueue(ForAsyncWith):
                 self._claims.look_again(topic, sum(not message.schedule.delay for message in messages))
 
         return await self._context.spans.publish(send, topic, checked, producer)
+
+    async def _admit(
+        self, record: TopicRecord, messages: Sequence[Checked], wait: float | None, *, has_keys: bool
+    ) -> Admission:
+        """Wait until the topic has room for these messages, but for those that were published before."""
+        if not has_keys or record.settings.max_pending is None:
+            return await self._backpressure.admit(record, len(messages), wait)
+        new = await self._publisher.count_new(record, messages, anew=False)
+        try:
+            return await self._backpressure.admit(record, new, wait)
+        except QueueFullError:
+            left = await self._publisher.count_new(record, messages, anew=True)
+            if left >= new:
+                raise
+            return await self._backpressure.admit(record, left, wait)
 
     async def _publish_once(
         self, record: TopicRecord, checked: Sequence[Checked], producer_id: str, packs: PacksSettings | None

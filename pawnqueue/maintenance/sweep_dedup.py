@@ -74,11 +74,14 @@ class DedupSweep:
         reserved = [key for key in reserved if not key.is_unsent]
         over = [key for key in reserved if context.is_over(key.until, now)]
         left = [key for key in reserved if not context.is_over(key.until, now)]
-        traces = await find_traces(context, self._record.name, over)
+        attempts = {key.attempt: key for key in over}  # the messages of a pack share one
+        found = await find_traces(context, self._record.name, list(attempts.values()))
+        traces = dict(zip(attempts, found, strict=True))
         if self._scope.report.dry_run:
             left = reserved
         else:
-            for key, trace in zip(over, traces, strict=True):
+            for key in over:
+                trace = traces[key.attempt]
                 if trace is None:
                     left.append(key)
                 else:

@@ -29,6 +29,7 @@ from pawnqueue.domain.object_sizes import MAX_SEGMENT_RESERVATIONS
 from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.registers.dedup_segments import RESERVED_SECONDS, FoundSegment, is_possible
 from pawnqueue.registers.register import Versioned
+from pawnqueue.runtime.cancellation import shield_and_wait
 from pawnqueue.runtime.concurrency import all_of, for_each
 
 if TYPE_CHECKING:
@@ -126,6 +127,14 @@ class DedupLog:
 
         await all_of(*(reserve_in(number) for number in range(SHARDS)))
         return [verdicts[at] for at in range(len(wants))]
+
+    async def count_new(self, key_hashes: set[bytes], window: float) -> int:
+        """Return how many of the keys are not known to be published. None is reserved by that."""
+        by_shard = [[each for each in key_hashes if shard_of(each) == number] for number in range(SHARDS)]
+        counts: list[int] = await all_of(
+            *(shard.count_new(keys, window) for shard, keys in zip(self.shards, by_shard, strict=True) if keys)
+        )
+        return sum(counts)
 
     def note(self, key_hash: bytes, attempt: Attempt, fate: Fate) -> None:
         """Let the next compare-and-set of the key's shard note what became of an attempt."""
@@ -254,7 +263,11 @@ class _Shard:
         try:
             async with self._lock:
                 while not call.verdicts:  # else it was served with another call
-                    await self._serve(self._first_waiting())
+                    # The other calls that are served with it need the answer, even if this one is cancelled.
+                    await shield_and_wait(self._serve(self._first_waiting()), self._context.clock)
+        except asyncio.CancelledError:
+            self._give_back(call)
+            raise
         finally:
             if call in self._waiting:
                 self._waiting.remove(call)
@@ -264,6 +277,23 @@ class _Shard:
         async with self._lock:
             if self.notes:
                 await self._change([], context or self._context)
+
+    async def count_new(self, keys: Sequence[bytes], window: float) -> int:
+        async with self._lock:
+            now = await self._context.now()
+            if not await self._know(now, window, self._context):
+                return len(keys)
+            rows = SegmentRows() if self._found is None else self._found.rows
+            new = 0
+            for key_hash in keys:
+                reserved = rows.find_reserved(key_hash)
+                is_published = (
+                    self._find_published(rows, key_hash, window, now) is not None
+                    if reserved is None
+                    else self.notes.get(reserved.attempt) == "published"
+                )
+                new += not is_published
+            return new
 
     async def retract(self, attempts: Mapping[bytes, tuple[Attempt, str]]) -> set[str]:
         async with self._lock:
@@ -317,10 +347,13 @@ class _Shard:
             if call in self._waiting:
                 self._waiting.remove(call)
                 continue
-            # Its caller was cancelled, and sends nothing.
-            for want, answer in zip(call.wants, answers, strict=True):
-                if isinstance(answer, Admitted):
-                    self.notes[want.unit, answer.until] = "failed"
+            self._give_back(call)
+
+    def _give_back(self, call: _Call) -> None:
+        """Free the keys of a call whose caller was cancelled, and sends nothing."""
+        for want, answer in zip(call.wants, call.verdicts, strict=bool(call.verdicts)):
+            if isinstance(answer, Admitted):
+                self.notes[want.unit, answer.until] = "failed"
 
     async def _change(self, calls: Sequence[_Call], context: Context) -> list[list[Verdict]]:
         """Take one step: reserve what the calls want, and note what is to be noted."""

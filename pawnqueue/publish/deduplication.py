@@ -59,6 +59,19 @@ class Deduplication:
         """Reserve keys, and return for each what is known of its message."""
         return await self._log(topic).reserve(wants, window)
 
+    async def count_new(self, topic: TopicRecord, key_hashes: set[bytes], window: float, *, anew: bool) -> int:
+        """Return how many of the keys are not known to be published.
+
+        :param anew: read the log again.
+        """
+        log = self._log(topic)
+        if anew:
+            log.forget(key_hashes)
+        try:
+            return await log.count_new(key_hashes, window)
+        except PawnQueueError:
+            return len(key_hashes)
+
     def note(self, topic: TopicRecord, key_hash: bytes, attempt: Attempt, fate: Fate) -> None:
         """Let it be noted what became of a message. Nothing waits for that."""
         self._log(topic).note(key_hash, attempt, fate)

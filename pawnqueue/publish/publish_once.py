@@ -216,6 +216,8 @@ class PublishOnce:
         ]
         if put:
             await self._put(put, reserved)
+        if sum(len(unit.message_ids) for unit in put) < len(reserved):
+            await self._deduplication.free(self._topic)
         return busy
 
     def _is_reserved(self, whole: NewUnit, unit: NewUnit, reserved: Mapping[str, _Reserved]) -> bool:

@@ -13,6 +13,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from pawnqueue.catalog import units
+from pawnqueue.domain.dedup_segment import hash_of_key
+from pawnqueue.domain.records import DEFAULT_DEDUP_WINDOW_SECONDS
 from pawnqueue.domain.write_record import TICKS_PER_SECOND
 from pawnqueue.errors import PawnQueueError, StoreError
 from pawnqueue.events import Published
@@ -88,6 +90,15 @@ class Publisher:
             self._context, self._topics, self._deduplication, place=self.place, topic=topic, producer_id=producer_id
         )
         return await call.publish(messages, packs)
+
+    async def count_new(self, topic: TopicRecord, messages: Sequence[Checked], *, anew: bool) -> int:
+        """Return how many of the messages have a key that is not known to be published.
+
+        :param anew: read again what other processes have noted.
+        """
+        keys = {hash_of_key(message.dedup_key or "") for message in messages}
+        window = topic.settings.dedup_window_seconds or DEFAULT_DEDUP_WINDOW_SECONDS
+        return await self._deduplication.count_new(topic, keys, window, anew=anew)
 
     async def publish_together(self, topic: str, messages: Sequence[Checked], *, producer_id: str) -> list[str]:
         """Publish messages in a pack with those of other calls that wait; as single messages if no other call waits."""

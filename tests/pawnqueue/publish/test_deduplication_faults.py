@@ -6,16 +6,16 @@ import asyncio
 import base64
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pawnqueue import PublishError, TopicNotEmptyError, TopicNotFoundError
+from pawnqueue import PublishError, QueueFullError, TopicNotEmptyError, TopicNotFoundError
 from pawnqueue.domain import layout
-from pawnqueue.domain.dedup_segment import SHARDS, DedupSegment, Reservation
+from pawnqueue.domain.dedup_segment import SHARDS, DedupSegment, Reservation, hash_of_key, shard_of
 from pawnqueue.domain.records import TopicRecord
 from pawnqueue.publish import dedup_log
-from tests.pawnqueue.publish.test_deduplication import HOUR, MESSAGES, OVER, consumed, key_of, messages
+from tests.pawnqueue.publish.test_deduplication import HOUR, MESSAGES, OVER, SEGMENTS, consumed, key_of, messages
 from tests.pawnqueue.virtual import TOPIC, Died, World, numbered, numbers
 
 if TYPE_CHECKING:
@@ -263,3 +263,82 @@ async def test_a_call_that_fails_while_it_waits_says_what_was_published(world: W
     with pytest.raises(PublishError) as caught:
         await bob.queue.publish(TOPIC, numbered(2), dedup_key=key_of)
     assert len(messages(world)) == len(caught.value.published) == 1
+
+
+async def test_a_cancelled_call_does_not_hold_up_the_others(world: World) -> None:
+    """Two calls share a compare-and-set, and the one that sends it is cancelled."""
+    ann = await world.process()
+    keys = [key for key in map(str, range(100)) if shard_of(hash_of_key(key)) == 0][:4]
+    await ann.queue.publish(TOPIC, numbered(1), dedup_key=keys[0])
+    hits = []
+    answer = ann.client.answer
+
+    async def answer_late(request: Any, carry_out: Any) -> Any:  # noqa: ANN401 - as the store has it
+        given = await answer(request, carry_out)
+        if request.kind == "PUT" and "/dedup/" in request.key:
+            hits.append(request.key)
+            await world.clock.sleep(0.05)
+        return given
+
+    ann.client.answer = answer_late  # type: ignore[method-assign]
+    first = asyncio.create_task(ann.queue.publish(TOPIC, numbered(1), dedup_key=keys[1]))
+    await world.clock.sleep(0.001)
+    leader = asyncio.create_task(ann.queue.publish(TOPIC, numbered(1), dedup_key=keys[2]))
+    other = asyncio.create_task(ann.queue.publish(TOPIC, numbered(1), dedup_key=keys[3]))
+    began = world.clock.elapsed()
+
+    async def cancel() -> None:
+        while len(hits) < 2:
+            await world.clock.sleep(0.001)
+        leader.cancel()
+
+    await asyncio.gather(cancel(), other, first, leader, return_exceptions=True)
+    assert not other.result().duplicates
+    assert not (await ann.queue.publish(TOPIC, numbered(1), dedup_key=keys[2])).duplicates
+    assert world.clock.elapsed() - began < 8
+
+
+async def test_a_retry_needs_no_room(world: World) -> None:
+    """Its messages are in the full topic already."""
+    world.topic(packs=True, dedup_window_seconds=HOUR, max_pending=2)
+    ann, bob = await world.process(), await world.process()
+    ids = await ann.queue.publish(TOPIC, numbered(2), dedup_key=key_of)
+    assert await ann.queue.publish(TOPIC, numbered(2), dedup_key=key_of) == ids
+    with pytest.raises(QueueFullError):
+        await bob.queue.publish(TOPIC, numbered(1, 7), dedup_key=key_of)
+    await world.later(15)  # ann has noted her keys
+    assert await bob.queue.publish(TOPIC, numbered(2), dedup_key=key_of) == ids
+    with pytest.raises(QueueFullError):
+        await bob.queue.publish(TOPIC, numbered(3), dedup_key=key_of)
+
+
+async def test_duplicates_take_no_room(world: World) -> None:
+    """Five messages are in the topic, however often they were published, and there is room for five."""
+    world.topic(packs=True, dedup_window_seconds=HOUR, max_pending=10)
+    ann = await world.process()
+    for start in (0, 0, 5):
+        await ann.queue.publish(TOPIC, numbered(5, start), dedup_key=key_of)
+    assert len(messages(world)) == 10
+
+
+async def test_the_keys_of_a_pack_that_was_not_sent_are_free_at_once(world: World) -> None:
+    """The store denied the reservation in one shard only."""
+    ann, bob = await world.process(retry={"budget_seconds": 0}), await world.process()
+    await ann.queue.publish(TOPIC, numbered(100), dedup_key=lambda payload: f"before {payload['n']}")
+    ann.client.inject("denied", "PUT", f"{SEGMENTS[:-1]}*-1.*", times=1)
+    with pytest.raises(PublishError) as caught:
+        await ann.queue.publish(TOPIC, numbered(100), dedup_key=key_of)
+    assert not caught.value.unknown
+    began = world.clock.elapsed()
+    assert not (await bob.queue.publish(TOPIC, numbered(100), dedup_key=key_of)).duplicates
+    assert world.clock.elapsed() - began < 8
+
+
+async def test_a_sweep_looks_once_for_a_pack(world: World) -> None:
+    """And not once for each of its keys."""
+    bob = await world.process()
+    await die_before_the_put(world, 1000)
+    await world.later(120)
+    with bob.client.counting() as counted:
+        await bob.queue.sweep(TOPIC)
+    assert sum(counted.values()) < 100
