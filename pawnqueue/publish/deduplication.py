@@ -25,6 +25,7 @@ from pawnqueue.runtime.concurrency import all_of, for_each
 if TYPE_CHECKING:
     from pawnqueue.context import Context
     from pawnqueue.domain.records import TopicRecord
+    from pawnqueue.publish.write_traces import KnownClaims
 
 logger = logger_of("publish")
 
@@ -94,17 +95,20 @@ class Deduplication:
         """See :meth:`DedupLog.retract`."""
         return await self._log(topic).retract(attempts)
 
-    async def resolve(self, topic: TopicRecord, keys: Sequence[ReservedKey], waited: int) -> list[Found]:
+    async def resolve(
+        self, topic: TopicRecord, keys: Sequence[ReservedKey], waited: int, known: KnownClaims
+    ) -> list[Found]:
         """Find out what became of other attempts at some keys. Wait a little if one may still be under way.
 
         :param waited: how often this call has waited for them.
+        :param known: what it has read before of claim records.
         """
         context = self._context
         # ⚑ §7: what is looked for after the attempt's time has left its traces, or never will.
         now = await context.now()
         attempts = {key.attempt: key for key in keys}
         try:
-            traces = await find_traces(context, topic.name, list(attempts.values()))
+            traces = await find_traces(context, topic.name, list(attempts.values()), known)
         except StoreError as error:
             return [error] * len(keys)
         by_attempt = {
@@ -194,7 +198,9 @@ class Deduplication:
         await all_of(*(flush(log) for log in list(self._logs.values()) if log.has_notes))
 
 
-async def find_traces(context: Context, topic: str, keys: Sequence[ReservedKey]) -> list[bool | None]:
+async def find_traces(
+    context: Context, topic: str, keys: Sequence[ReservedKey], known: KnownClaims | None = None
+) -> list[bool | None]:
     """Say of each attempt whether its message has left a trace; None: a claim record could not be read.
 
     ⚑ §7: a message that is gone was consumed, and the record of the claim that had it is kept until the key is
@@ -206,7 +212,7 @@ async def find_traces(context: Context, topic: str, keys: Sequence[ReservedKey])
     is_unread = False
     if gone:
         since = min(key.at for key in gone) - context.margin - 1
-        claimed, unread = await read_claimed_since(context, topic, since)
+        claimed, unread = await read_claimed_since(context, topic, since, known)
         names, is_unread = {stem_of(name) for name in claimed}, bool(unread)
     return [
         True if is_stored or key.unit in names else None if is_unread else False

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pawnqueue.publish.deduplication import Deduplication, Found
     from pawnqueue.publish.new_messages import Checked
     from pawnqueue.publish.packing import NewUnit
+    from pawnqueue.publish.write_traces import KnownClaims
     from pawnqueue.settings import PacksSettings
 
 #: How many single messages are sent after one reservation, which lasts for seconds.
@@ -147,9 +148,10 @@ class PublishOnce:
     async def _publish_some(self, positions: Sequence[int], packs: PacksSettings | None) -> None:
         busy = await self._attempt(positions, await self._make_units(positions, packs), {})
         waited = 0
+        known_claims: KnownClaims = {}
         while busy:
-            known = await self._deduplication.resolve(self._topic, [key for _, key in busy], waited)
-            busy = await self._go_on(busy, known, packs)
+            found = await self._deduplication.resolve(self._topic, [key for _, key in busy], waited, known_claims)
+            busy = await self._go_on(busy, found, packs)
             waited += 1
 
     async def _go_on(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pawnqueue.domain import layout
 from pawnqueue.domain.times import iso
@@ -13,6 +13,7 @@ from pawnqueue.runtime.concurrency import for_each
 if TYPE_CHECKING:
     from pawnqueue.context import Context
     from pawnqueue.domain.claim_record import ClaimRecord
+    from pawnqueue.domain.identifiers import Version
     from pawnqueue.domain.write_record import WriteRecord
     from pawnqueue.registers.register import Versioned
 
@@ -20,6 +21,11 @@ logger = logger_of("publish")
 
 #: How long a write waits for claim records that cannot be read.
 MAX_WAIT_FOR_RECORDS_SECONDS: Final = 600.0
+#: A record of more units is read again each time.
+MAX_KNOWN_NAMES: Final = 1000
+
+#: The names of the units in claim records, by the records' stems and versions. One version never changes.
+KnownClaims: TypeAlias = "dict[tuple[str, Version], frozenset[str]]"
 
 
 class UnreadTracesError(StoreError):
@@ -42,15 +48,23 @@ async def find_claimed_since(context: Context, topic: str, write: WriteRecord, s
     return claimed
 
 
-async def read_claimed_since(context: Context, topic: str, since: float) -> tuple[set[str], dict[str, PawnQueueError]]:
-    """Return the names of the units in claims that were changed since then, and the records that cannot be read."""
+async def read_claimed_since(
+    context: Context, topic: str, since: float, known: KnownClaims | None = None
+) -> tuple[set[str], dict[str, PawnQueueError]]:
+    """Return the names of the units in claims that were changed since then, and the records that cannot be read.
+
+    :param known: the names in records that a caller has read before. It gets those that are read now.
+    """
+    known = {} if known is None else known
     impatient = context.with_budget(cut=True)
-    stems = [
-        layout.claim_stem(*parsed)
+    listed = {
+        layout.claim_stem(*parsed): info.version
         async for page in context.registers.pages(layout.claims(topic))
         for info in page
         if info.last_modified.timestamp() >= since and (parsed := layout.parse_claim(info.key)) is not None
-    ]
+    }
+    claimed = {name for each in listed.items() for name in known.get(each, ())}
+    stems = [stem for stem, version in listed.items() if (stem, version) not in known]
 
     async def read(stem: str) -> Versioned[ClaimRecord] | PawnQueueError | None:
         try:
@@ -58,13 +72,15 @@ async def read_claimed_since(context: Context, topic: str, since: float) -> tupl
         except PawnQueueError as error:
             return error
 
-    claimed: set[str] = set()
     unread: dict[str, PawnQueueError] = {}
     for stem, found in zip(stems, await for_each(read, stems, at_once=context.at_once), strict=True):
         if isinstance(found, PawnQueueError):
             unread[stem] = found
         elif found is not None:
-            claimed.update(member.name for member in found.value.members.values())
+            names = frozenset(member.name for member in found.value.members.values())
+            claimed |= names
+            if len(names) <= MAX_KNOWN_NAMES:
+                known[stem, found.version] = names
     return claimed, unread
 
 

@@ -342,3 +342,16 @@ async def test_a_sweep_looks_once_for_a_pack(world: World) -> None:
     with bob.client.counting() as counted:
         await bob.queue.sweep(TOPIC)
     assert sum(counted.values()) < 100
+
+
+@pytest.mark.parametrize("world", ["conditional_write"], indirect=True)
+async def test_a_claim_record_is_read_once_while_a_publisher_waits(world: World) -> None:
+    """It waits half a minute for a dead publisher, beside consumers that have settled a hundred claims."""
+    busy, bob = await world.process(), await world.process()
+    await die_before_the_put(world)
+    for number in range(100):
+        await busy.queue.publish(TOPIC, numbered(1, 10 + number), dedup_key=key_of)
+        await busy.queue.ack(await busy.queue.claim(TOPIC, "c"))
+    with bob.client.counting() as counted:
+        assert not (await bob.queue.publish(TOPIC, numbered(1), dedup_key=key_of)).duplicates
+    assert 100 < sum(counted.values()) < 300
