@@ -15,6 +15,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 from pawnqueue.arguments import shown
 from pawnqueue.claims import Message
 from pawnqueue.errors import InvalidArgumentError
+from pawnqueue.listening.outcomes import text_of
 
 H = TypeVar("H", bound=Callable[..., object])
 
@@ -184,18 +185,24 @@ def _finish(done: asyncio.Future[None], error: BaseException | None) -> None:
         return
     if error is None:
         done.set_result(None)
-    else:
+        return
+    try:
         done.set_exception(_raised(error))
+    except Exception:  # noqa: BLE001 - whatever the future does not take, its handler has ended
+        done.set_exception(HandlerExitError(type(error).__name__))
 
 
 def _raised(error: BaseException) -> BaseException:
     """Return an exception that a future can hold, and that does not end the queue's event loop."""
-    if isinstance(error, Exception):
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    replaced = HandlerExitError(f"{type(error).__name__}: {error}")
+    replaced = HandlerExitError(f"{type(error).__name__}: {text_of(error)}").with_traceback(error.__traceback__)
     replaced.__cause__ = error
     return replaced
 
 
 class HandlerExitError(Exception):
-    """A handler in a thread raised SystemExit, KeyboardInterrupt or another exception that ends programs."""
+    """A handler in a thread raised an exception that ends programs (SystemExit, KeyboardInterrupt), or StopIteration.
+
+    No future holds a StopIteration.
+    """

@@ -298,3 +298,33 @@ def test_threads_end_with_the_worker() -> None:
     for thread in threads._threads:
         thread.join(SECONDS)
         assert not thread.is_alive()
+
+
+class _Unshowable(SystemExit):
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+@pytest.mark.parametrize("error", [StopIteration, _Unshowable])
+def test_whatever_a_handler_raises_is_a_failure(
+    queue: SyncPawnQueue, store: MemoryStore, error: type[BaseException]
+) -> None:
+    """Its message comes again, and becomes a dead letter at its limit: no exception leaves the worker waiting."""
+    queue.update_topic(TOPIC, max_deliveries=2)
+    queue.publish(TOPIC, numbered(1))
+    raised = threading.Semaphore(0)
+
+    def handle(_message: Message) -> None:
+        raised.release()
+        raise error
+
+    worker = Beside(queue, handle, retry=0.0)
+    for _ in range(2):
+        assert raised.acquire(timeout=SECONDS)
+    assert queue.drain(SECONDS).complete
+    assert worker.ended().requeued == 2
+    with SyncPawnQueue.open(store=store) as other:
+        assert not other.claim(TOPIC, "c")
+    [letter] = queue.dead_letters(TOPIC)
+    assert letter.reason == "HandlerExitError"
+    assert letter.error.startswith(error.__name__)
