@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -38,12 +39,17 @@ def on_signals(owner: object, callback: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        _listening.remove(entry)
+        if entry in _listening:  # else this is a forked process, in which nobody listens
+            _listening.remove(entry)
         if not _listening:
-            for number, handler in _previous.items():
-                if signal.getsignal(number) is _hear:  # else somebody has set another one meanwhile
-                    signal.signal(number, handler)
-            _previous.clear()
+            _restore()
+
+
+def _restore() -> None:
+    for number, handler in _previous.items():
+        if signal.getsignal(number) is _hear:  # else somebody has set another one meanwhile
+            signal.signal(number, handler)
+    _previous.clear()
 
 
 def _hear(_number: int, _frame: FrameType | None) -> None:
@@ -52,3 +58,14 @@ def _hear(_number: int, _frame: FrameType | None) -> None:
         if not any(owner is other for other in heard):
             heard.append(owner)
             callback()
+
+
+def _restore_in_child() -> None:
+    """Have a process that a handler has forked end by its own signals: the worker is its parent's."""
+    _listening.clear()
+    with suppress(ValueError):  # forked in a subinterpreter, which can set no signal's handler
+        _restore()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore_in_child)
