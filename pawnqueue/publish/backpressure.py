@@ -146,6 +146,8 @@ class Backpressure:
     async def _count(self, topic: TopicRecord, room: _TopicRoom, limit: int) -> None:
         """Count what is in the topic, up to the limit: a LIST for each page."""
         began = self.context.clock.elapsed()
+        if not topic.may_have_packs:  # another process may have allowed them since
+            topic = await self.recent_topic(topic.name) or topic
         # ⚑ §7: what is under way may land behind the LIST.
         before = room.admitted - room.under_way
         pending = requests = 0

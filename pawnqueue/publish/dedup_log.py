@@ -128,13 +128,14 @@ class DedupLog:
         await all_of(*(reserve_in(number) for number in range(SHARDS)))
         return [verdicts[at] for at in range(len(wants))]
 
-    async def count_new(self, key_hashes: set[bytes], window: float) -> int:
-        """Return how many of the keys are not known to be published. None is reserved by that."""
+    async def count_new(self, key_hashes: set[bytes], window: float) -> tuple[int, list[ReservedKey]]:
+        """Return how many of the keys are not known to be published, and which of these others have reserved."""
+        others: list[ReservedKey] = []
         by_shard = [[each for each in key_hashes if shard_of(each) == number] for number in range(SHARDS)]
         counts: list[int] = await all_of(
-            *(shard.count_new(keys, window) for shard, keys in zip(self.shards, by_shard, strict=True) if keys)
+            *(shard.count_new(keys, window, others) for shard, keys in zip(self.shards, by_shard, strict=True) if keys)
         )
-        return sum(counts)
+        return sum(counts), others
 
     def note(self, key_hash: bytes, attempt: Attempt, fate: Fate) -> None:
         """Let the next compare-and-set of the key's shard note what became of an attempt."""
@@ -278,7 +279,7 @@ class _Shard:
             if self.notes:
                 await self._change([], context or self._context)
 
-    async def count_new(self, keys: Sequence[bytes], window: float) -> int:
+    async def count_new(self, keys: Sequence[bytes], window: float, others: list[ReservedKey]) -> int:
         async with self._lock:
             now = await self._context.now()
             if not await self._know(now, window, self._context):
@@ -293,6 +294,8 @@ class _Shard:
                     else self.notes.get(reserved.attempt) == "published"
                 )
                 new += not is_published
+                if reserved is not None and not is_published:
+                    others.append(reserved)
             return new
 
     async def retract(self, attempts: Mapping[bytes, tuple[Attempt, str]]) -> set[str]:

@@ -63,15 +63,21 @@ class Deduplication:
     async def count_new(self, topic: TopicRecord, key_hashes: set[bytes], window: float, *, anew: bool) -> int:
         """Return how many of the keys are not known to be published.
 
-        :param anew: read the log again.
+        :param anew: read the log again, and look for the messages of the keys that others have reserved.
         """
         log = self._log(topic)
         if anew:
             log.forget(key_hashes)
         try:
-            return await log.count_new(key_hashes, window)
+            new, others = await log.count_new(key_hashes, window)
+            attempts = {key.attempt: key for key in others} if anew else {}
+            traces = await find_traces(self._context, topic.name, list(attempts.values()))
+            seen = [key for key, trace in zip(attempts.values(), traces, strict=True) if trace]
+            if seen and await self._note_now(topic, seen) is None:
+                new, _ = await log.count_new(key_hashes, window)
         except PawnQueueError:
             return len(key_hashes)
+        return new
 
     def note(self, topic: TopicRecord, key_hash: bytes, attempt: Attempt, fate: Fate) -> None:
         """Let it be noted what became of a message. Nothing waits for that."""

@@ -224,3 +224,15 @@ async def test_nothing_is_dropped(ann: Process) -> None:
     with pytest.raises(ConfigError, match="overload_timeout_seconds of topic 'orders' is wrong"):
         await ann.queue.update_topic(TOPIC, overload_timeout_seconds=-1)
     assert numbers(await ann.queue.claim(TOPIC, "c")) == []
+
+
+async def test_packs_that_are_new_in_a_topic_are_counted(world: World) -> None:
+    """A process that knows the topic from before they were allowed looks for them, too."""
+    world.topic(packs=None, max_pending=LIMIT)
+    ann, bob = await world.process(), await world.process()
+    await ann.queue.publish(TOPIC, numbered(1), pack=False)
+    await bob.queue.update_topic(TOPIC, packs=True)
+    await bob.queue.publish(TOPIC, numbered(LIMIT - 1), pack=True)
+    await world.later(MAX_COUNT_SECONDS + 1)
+    with pytest.raises(QueueFullError):
+        await ann.queue.publish(TOPIC, numbered(LIMIT - 1), pack=False)
