@@ -76,12 +76,35 @@ def checked_sync_handler(handler: object) -> SyncHandler:
 
 def is_asynchronous(handler: object) -> bool:
     """Say whether calling it returns something to be awaited, as far as it can be seen."""
-    called = getattr(handler, "__call__", None)  # noqa: B004 - it is looked at, and not called
-    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in (handler, called))
+    return any(inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each) for each in _functions(handler))
+
+
+def check_returned(returned: object) -> None:
+    """Refuse what a handler has returned in place of working: something to be awaited, or a generator.
+
+    :raises InvalidArgumentError: its work was not done.
+    """
+    if inspect.isgenerator(returned) or inspect.isasyncgen(returned):
+        problem = "a generator, which nobody iterates over: let the function do the work itself, without a `yield`."
+    elif inspect.isawaitable(returned):
+        problem = (
+            f"{'a coroutine' if inspect.iscoroutine(returned) else 'an awaitable'}, which nobody awaits: let the "
+            "function do the work itself, or give PawnQueue an async function that awaits it."
+        )
+    else:
+        return
+    if inspect.iscoroutine(returned) or inspect.isgenerator(returned):
+        returned.close()  # else Python warns of a coroutine that was never awaited
+    raise InvalidArgumentError(f"The handler has returned {problem}", operation="listen")
+
+
+def _functions(handler: object) -> tuple[object, object]:
+    """Return a handler and what is called if it is an object that can be called."""
+    return handler, getattr(handler, "__call__", None)  # noqa: B004 - it is looked at, and not called
 
 
 def _checked_arguments(handler: H, example: str) -> H:
-    if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
+    if any(inspect.isasyncgenfunction(each) or inspect.isgeneratorfunction(each) for each in _functions(handler)):
         raise InvalidArgumentError(
             f"The handler {_name(handler)} has a `yield` in it, so calling it does nothing: write `{example}` without.",
             operation="listen",
@@ -166,14 +189,7 @@ class HandlerThreads:
             handed, done, context = work
             error: BaseException | None = None
             try:
-                returned = context.run(self._handler, handed)
-                if inspect.iscoroutine(returned):
-                    returned.close()
-                    error = InvalidArgumentError(
-                        "The handler has returned a coroutine, which nobody awaits: use PawnQueue for an async "
-                        "handler, or let the function do the work itself.",
-                        operation="listen",
-                    )
+                check_returned(context.run(self._handler, handed))
             except BaseException as raised:  # noqa: BLE001 - the worker decides what becomes of the message
                 error = raised
             with suppress(RuntimeError):  # the loop has ended, and nobody waits for the result

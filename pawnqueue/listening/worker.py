@@ -18,6 +18,7 @@ from pawnqueue.claims.claim import OneMessage
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.errors import LeaseLostError, QueueClosedError, QueueDrainedError, StoreError
 from pawnqueue.events import HandlerFailed, logger_of
+from pawnqueue.listening.handlers import check_returned
 from pawnqueue.listening.outage import Outage
 from pawnqueue.listening.outcomes import ACKED, GIVEN_BACK, Outcome, is_on_purpose, outcome_of, place_of
 from pawnqueue.listening.report import Listened
@@ -294,9 +295,9 @@ class Worker:
             self._running += 1
             task.add_done_callback(partial(self._handled, work))
 
-    async def _call(self, message: Message) -> object:
+    async def _call(self, message: Message) -> None:
         # Called here, so that what a handler raises before its first await is its own failure too.
-        return await self._handle(message)
+        check_returned(await self._handle(message))
 
     def _handled(self, work: Work, task: asyncio.Task[object]) -> None:
         """Note what becomes of a message whose handler has ended."""

@@ -25,6 +25,8 @@ from tests.pawnqueue.listening.working import Handling, listening
 from tests.pawnqueue.virtual import TOPIC, TTL, World, numbered, numbers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.pawnqueue.virtual import Process
 
 
@@ -446,6 +448,28 @@ async def _yields(message: Message) -> Any:  # noqa: ANN401
     yield message
 
 
+class _Yielding:
+    """An object that can be called, with a generator as its function."""
+
+    async def __call__(self, message: Message) -> Any:  # noqa: ANN401
+        """Be a generator."""
+        yield message
+
+
+@pytest.mark.parametrize("work", [_nothing, _yields])
+async def test_a_handler_that_returns_its_work_undone_fails(ann: Process, work: Callable[[Message], object]) -> None:
+    """It has awaited nothing: its message comes again."""
+    await ann.queue.publish(TOPIC, numbered(1))
+
+    async def handle(message: Message) -> object:
+        drains.append(asyncio.ensure_future(ann.queue.drain(5)))
+        return work(message)
+
+    drains: list[object] = []
+    report = await ann.queue.listen(TOPIC, handle, consumer="c")
+    assert (report.acked, report.requeued) == (0, 1)
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
@@ -455,6 +479,7 @@ async def _yields(message: Message) -> Any:  # noqa: ANN401
         ({"handler": None}, "takes an async function"),
         ({"handler": _two}, "is called with one message, and does not take that"),
         ({"handler": _yields}, "has a `yield` in it"),
+        ({"handler": _Yielding()}, "of type _Yielding has a `yield` in it"),
         ({"topics": []}, "was given no topic"),
         ({"topics": "a b"}, "not a valid topic name"),
         ({"consumer": ""}, "consumer"),

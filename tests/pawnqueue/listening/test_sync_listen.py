@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -236,10 +236,41 @@ async def _asynchronous(message: Message) -> None:
     """Do nothing."""
 
 
+def _yields(message: Message) -> Iterator[Message]:
+    """Be a generator."""
+    yield message
+
+
+async def _yields_later(message: Message) -> AsyncIterator[Message]:
+    """Be an asynchronous generator."""
+    yield message
+
+
+class _Yielding:
+    """An object that can be called, with a generator as its function."""
+
+    def __call__(self, message: Message) -> Iterator[Message]:
+        """Be a generator."""
+        yield message
+
+
+class _Awaitable:
+    """An object that can be awaited, and is no coroutine."""
+
+    def __init__(self, _message: Message) -> None:
+        pass
+
+    def __await__(self) -> Iterator[None]:
+        """Wait for nothing."""
+        return iter(())
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
         ({"handler": _asynchronous}, "takes a plain function of one message, not the async function _asynchronous"),
+        ({"handler": _yields}, "_yields has a `yield` in it"),
+        ({"handler": _Yielding()}, "of type _Yielding has a `yield` in it"),
         ({"handler": None}, "takes a plain function"),
         ({"handler": lambda: None}, "is called with one message, and does not take that"),
         ({"topics": ()}, "was given no topic"),
@@ -258,7 +289,18 @@ def test_wrong_arguments_are_refused(queue: SyncPawnQueue, wrong: dict[str, Any]
     assert queue.stats(TOPIC).in_flight == 0
 
 
-def test_a_function_that_returns_a_coroutine_is_no_handler(queue: SyncPawnQueue, store: MemoryStore) -> None:
+@pytest.mark.parametrize(
+    ("work", "problem"),
+    [
+        (_asynchronous, "nobody awaits"),
+        (_Awaitable, "nobody awaits"),
+        (_yields, "nobody iterates over"),
+        (_yields_later, "nobody iterates over"),
+    ],
+)
+def test_a_function_that_returns_its_work_undone_is_no_handler(
+    queue: SyncPawnQueue, store: MemoryStore, work: Callable[[Message], object], problem: str
+) -> None:
     """Its messages fail, with a sentence that says why."""
     queue.update_topic(TOPIC, max_deliveries=1)
     queue.publish(TOPIC, numbered(1))
@@ -266,7 +308,7 @@ def test_a_function_that_returns_a_coroutine_is_no_handler(queue: SyncPawnQueue,
 
     def handle(message: Message) -> object:
         called.release()
-        return _asynchronous(message)
+        return work(message)
 
     worker = Beside(queue, handle, retry=0)
     assert called.acquire(timeout=SECONDS)
@@ -275,7 +317,7 @@ def test_a_function_that_returns_a_coroutine_is_no_handler(queue: SyncPawnQueue,
     with SyncPawnQueue.open(store=store) as other:  # it has no deliveries left
         assert not other.claim(TOPIC, "c")
         [letter] = other.dead_letters(TOPIC)
-    assert "nobody awaits" in letter.error
+    assert problem in letter.error
 
 
 def test_a_handed_message_is_a_message() -> None:
