@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 FIRST_PAUSE_SECONDS: Final = 0.5
 MAX_PAUSE_SECONDS: Final = 30.0
+#: The longest pause of a worker that ends: what is done has to be settled in the time that it has left.
+MAX_ENDING_PAUSE_SECONDS: Final = 2.0
 
 
 class Outage:
@@ -37,7 +39,7 @@ class Outage:
             self._context.events.tell(StoreBack(seconds=self._context.clock.elapsed() - self._since))
             self._since = None
 
-    def pause(self, failures: int) -> float:
+    def pause(self, failures: int, most: float = MAX_PAUSE_SECONDS) -> float:
         """Return for how many seconds to wait after this number of failures of one call, of which this was the last."""
-        longest = min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 16), MAX_PAUSE_SECONDS)
+        longest = min(FIRST_PAUSE_SECONDS * 2.0 ** min(failures - 1, 16), most)
         return longest * self._context.clock.uniform(0.5, 1)

@@ -19,7 +19,7 @@ from pawnqueue.claims.held import HeldClaim
 from pawnqueue.errors import LeaseLostError, QueueClosedError, QueueDrainedError, StoreError
 from pawnqueue.events import HandlerFailed, logger_of
 from pawnqueue.listening.handlers import check_returned
-from pawnqueue.listening.outage import Outage
+from pawnqueue.listening.outage import MAX_ENDING_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Outage
 from pawnqueue.listening.outcomes import ACKED, GIVEN_BACK, Outcome, is_on_purpose, outcome_of, place_of
 from pawnqueue.listening.report import Listened
 from pawnqueue.runtime.cancellation import shield_and_wait
@@ -388,14 +388,22 @@ class Worker:
                     failures += 1
                     self._outage.note(why)
                     batch.waits_for_the_store = True
-                    await self._until(
-                        lambda: not batch.waits_for_the_store, self._outage.pause(failures), is_stopped=False
-                    )
+                    await self._pause_settling(batch, failures)
                     batch.waits_for_the_store = False
         finally:
             batch.settler = None
             self._changed.set()
         self._forget_if_done(batch)
+
+    async def _pause_settling(self, batch: Batch, failures: int) -> None:
+        """Wait after a settlement that failed, until the worker has it tried again or begins to end."""
+        ended = self._stop is not None
+        most = MAX_ENDING_PAUSE_SECONDS if ended else MAX_PAUSE_SECONDS
+
+        def is_over() -> bool:
+            return not batch.waits_for_the_store or (self._stop is not None and not ended)
+
+        await self._until(is_over, self._outage.pause(failures, most), is_stopped=False)
 
     async def _let_others_finish(self, batch: Batch) -> None:
         """Wait while other handlers of the claim end without waiting for anything: one request settles them all."""

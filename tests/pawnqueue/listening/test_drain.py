@@ -16,7 +16,7 @@ from tests.pawnqueue.virtual import TOPIC, World, numbered, numbers
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from tests.pawnqueue.virtual import Process
+    from tests.pawnqueue.virtual import Effect, Process
 
 
 async def test_a_waiting_claim_ends_at_once(world: World, ann: Process) -> None:
@@ -286,3 +286,41 @@ async def test_a_drain_with_a_wrong_timeout_is_none(ann: Process) -> None:
         with pytest.raises(InvalidArgumentError, match="timeout is a number"):
             await ann.queue.drain(wrong)  # type: ignore[arg-type]
     assert not ann.queue.is_draining
+
+
+@pytest.mark.parametrize("effect", ["lost", "denied"])
+@pytest.mark.parametrize("seconds", [31, 45, 61, 77, 100, 133, 187])
+async def test_a_drain_after_an_outage_settles_what_is_done(
+    world: World, ann: Process, bob: Process, effect: Effect, seconds: int
+) -> None:
+    """However long a worker would have waited until it tried again."""
+    handling = Handling()
+    await ann.queue.publish(TOPIC, numbered(10))
+    async with listening(ann, handling, concurrency=10) as worker:
+        await handling.until(lambda: len(handling.running) == 10)
+        ann.client.inject(effect)
+        handling.end()
+        await world.later(seconds)
+        ann.client.heal()
+        assert (await ann.queue.drain(10)).complete
+        assert (await worker.report()).acked == 10
+    await world.later(40)
+    assert not await bob.queue.claim(TOPIC, "c")
+
+
+async def test_a_drain_during_an_outage_settles_when_it_is_over(world: World, ann: Process) -> None:
+    """A worker that ends tries again every two seconds at least."""
+    handling = Handling()
+    await ann.queue.publish(TOPIC, numbered(3))
+    async with listening(ann, handling, concurrency=3) as worker:
+        await handling.until(lambda: len(handling.running) == 3)
+        ann.client.inject("denied")
+        handling.end()
+        await world.later(100)
+        draining = asyncio.create_task(ann.queue.drain(20))
+        await world.later(10)
+        ann.client.heal()
+        await world.later(5)
+        assert draining.done()
+        assert (await draining).complete
+        assert (await worker.report()).acked == 3
