@@ -128,7 +128,7 @@ def cancelled_keeps() -> Patches:
     return [(Attempt, "_give_back", give_back)]
 
 
-@mutant("§4 What was sent is waited for, as it may land", 1214, 2076, 2238, arena="patience")
+@mutant("§4 What was sent is waited for, as it may land", 197, 330, arena="patience")
 def cut_off() -> Patches:
     async def cut(work: Any, *_: Any) -> Any:
         return await work

@@ -50,7 +50,7 @@ def redrive_same_id() -> Patches:
     return [(units, "redriven_id", lambda uuid, _version: uuid)]
 
 
-@mutant("§5 The new place is locked before the message is written there", 225, arena="packs")
+@mutant("§5 The new place is locked before the message is written there", 216, 470, arena="packs")
 def redrive_no_lock() -> Patches:
     async def move(context: Context, topic: str, letter: ListedLetter, **_: Any) -> Any:
         name = units.redriven_name(letter.id, letter.version, letter.written_at.timestamp())
@@ -64,8 +64,8 @@ def redrive_no_lock() -> Patches:
 
 @mutant(
     "§5 The source is looked for after the lock was taken, and moved by COPY, never by GET and PUT",
-    209,
-    250,
+    272,
+    470,
     arena="packs",
 )
 def redrive_by_put() -> Patches:

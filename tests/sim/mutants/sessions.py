@@ -102,7 +102,7 @@ def session_waits_for_the_claim() -> Patches:
     return [(ById, "_resume", resume)]
 
 
-@mutant("§4 A release by the id leaves alone what a session may be working on", 174, 195, 358, arena="crowd")
+@mutant("§4 A release by the id leaves alone what a session may be working on", 183, 455, arena="crowd")
 def releases_what_is_worked_on() -> Patches:
     return [(ById, "_may_be_alive", lambda *_: False)]
 

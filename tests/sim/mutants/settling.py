@@ -58,7 +58,7 @@ def copy_failure_is_ignored() -> Patches:
     return [(effects, "_bury", bury)]
 
 
-@mutant("§4 Message before lease, always", 25, 82, 100)
+@mutant("§4 Message before lease, always", 86, 170)
 def lease_before_message() -> Patches:
     async def remove(  # noqa: PLR0913 - those of the function that it replaces
         context: Context,
@@ -85,7 +85,7 @@ def lease_before_message() -> Patches:
     return [(effects, "_remove", remove)]
 
 
-@mutant("§4 The record is closed only when all effects are confirmed", 1578)
+@mutant("§4 The record is closed only when all effects are confirmed", 102, 127)
 def closed_too_early() -> Patches:
     original = effects.carry_out
 
