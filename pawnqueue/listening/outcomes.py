@@ -84,12 +84,15 @@ def outcome_of(
     """Return what becomes of a message whose handler has raised this.
 
     :param secrets: the store's keys, which no dead letter shows, even if an exception does.
+    :raises Exception: it is of a user's class, and has no reason or delay, or none that is valid.
     """
     match error:
-        case RequeueMessage():
-            return Outcome("requeued", error.delay, error.reason)
+        case RequeueMessage():  # read anew, as a subclass may set what it likes
+            read = RequeueMessage(error.delay, reason=error.reason)
+            return Outcome("requeued", read.delay, read.reason)
         case BuryMessage():
-            return Outcome("buried", 0.0, error.reason, error.error)
+            buried = BuryMessage(error.reason, error.error)
+            return Outcome("buried", 0.0, buried.reason, buried.error)
         case QueueDrainedError() | QueueClosedError():
             return GIVEN_BACK  # it wanted more of a queue that is ending
         case _:

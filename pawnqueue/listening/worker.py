@@ -323,8 +323,21 @@ class Worker:
         """Return what becomes of a message whose handler has raised this, and log it."""
         if isinstance(error, asyncio.CancelledError) and self._stop is not None:
             return GIVEN_BACK
-        outcome = outcome_of(error, message.deliveries, self._retry, self._context.clock, self._secrets)
-        if not is_on_purpose(error):
+        is_failure = not is_on_purpose(error)
+        try:
+            outcome = outcome_of(error, message.deliveries, self._retry, self._context.clock, self._secrets)
+        except Exception as problem:  # noqa: BLE001 - whatever a user's class raises, its message has to be settled
+            is_failure = True
+            logger.error(  # noqa: TRY400 - a stack trace may quote a payload
+                "The handler's %s decides nothing, as its reason or its delay cannot be read (%s in %s): let the class "
+                "call super().__init__ with valid ones.",
+                type(error).__name__,
+                type(problem).__name__,
+                place_of(problem),
+            )
+            delay = self._retry.seconds(message.deliveries, self._context.clock.uniform)
+            outcome = Outcome("requeued", delay, type(error).__name__)
+        if is_failure:
             self._context.events.tell(
                 HandlerFailed(
                     topic=message.topic,

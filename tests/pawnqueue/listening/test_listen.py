@@ -549,3 +549,46 @@ def test_what_a_handler_raises_is_checked(make: Any) -> None:  # noqa: ANN401
     """Where it is made: a dead letter has a reason."""
     with pytest.raises(InvalidArgumentError):
         make()
+
+
+class _NoSuchParcel(BuryMessage):
+    """A class that does not call the constructor of the one that it extends."""
+
+    def __init__(self) -> None:
+        Exception.__init__(self, "no parcel")
+
+
+class _Later(RequeueMessage):
+    """A class that sets what it likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.delay: Any = "soon"
+
+
+@pytest.mark.parametrize("error", [_NoSuchParcel, _Later])
+async def test_an_exception_that_cannot_be_read_is_a_failure(
+    ann: Process, world: World, error: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its message comes again until it is a dead letter, and the next ones are handled; the log says what to do."""
+    await ann.queue.update_topic(TOPIC, max_deliveries=2)
+    await ann.queue.publish(TOPIC, numbered(3))
+    given: list[int] = []
+
+    async def handle(message: Message) -> None:
+        given.append(message.payload["n"])
+        if message.payload["n"] == 1:
+            raise error
+
+    async with listening(ann, handle, retry=1, concurrency=1) as worker:
+        await world.later(600)
+        stats = await ann.queue.stats(TOPIC)
+        assert (await ann.queue.drain(10)).complete
+        report = await worker.report()
+    assert sorted(given) == [0, 1, 1, 2]
+    assert (report.acked, report.requeued, report.left) == (2, 2, [])
+    assert (stats.in_flight, stats.dead) == (0, 1)
+    [letter] = await ann.queue.dead_letters(TOPIC)
+    assert letter.reason == error.__name__
+    assert caplog.text.count("let the class call super().__init__") == 2
+    assert caplog.text.count(f"The handler failed on message {letter.message.id}") == 2
