@@ -69,4 +69,10 @@ class Lifetime:
         """Close once: a second call waits for the first one, and a cancelled caller leaves nothing half closed."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(close())
-        await shield_and_wait(self._closing, self._clock, MAX_CLOSE_SECONDS)
+        await shield_and_wait(_ended(self._closing), self._clock, MAX_CLOSE_SECONDS)
+
+
+async def _ended(closing: asyncio.Future[None]) -> None:
+    """Wait for the end that all callers share. A caller that is cancelled again ends its own wait alone."""
+    await asyncio.wait((closing,))
+    closing.result()

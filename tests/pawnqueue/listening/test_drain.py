@@ -324,3 +324,17 @@ async def test_a_drain_during_an_outage_settles_when_it_is_over(world: World, an
         assert draining.done()
         assert (await draining).complete
         assert (await worker.report()).acked == 3
+
+
+async def test_a_queue_that_a_handler_has_closed_is_closed(world: World, ann: Process) -> None:
+    """The handler is cancelled, as closing waits for it; whoever closes the queue afterwards is not."""
+    await ann.queue.publish(TOPIC, numbered(1))
+
+    async def handle(_message: Message) -> None:
+        await ann.queue.aclose(timeout=20)
+
+    worker = asyncio.ensure_future(ann.queue.listen(TOPIC, handle, consumer="c", concurrency=1))
+    await world.later(60)
+    assert worker.done()
+    await ann.queue.aclose()
+    assert ann.queue.closed
