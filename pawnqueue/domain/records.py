@@ -148,7 +148,14 @@ class LetterNotice(Part):
     at: Time
     """When it was given, by the store's time."""
     through: Time
-    """The latest date of a letter that it was about."""
+    """The date of the last letter that it was about."""
+    through_id: str = ""
+    """That letter's id. Without one, the warning covers only letters of an earlier date."""
+
+    @property
+    def last(self) -> tuple[float, str]:
+        """The last letter that it was about: it covers those of earlier dates, and of this date and earlier ids."""
+        return self.through, self.through_id
 
 
 class LetterNotices(Record):

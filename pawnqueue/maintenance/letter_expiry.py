@@ -34,6 +34,8 @@ BATCH_LETTERS = 200
 NOTICE_PARTS = 24
 #: The dates of objects are whole seconds.
 DATE_RESOLUTION_SECONDS = 1.0
+#: It comes before each letter.
+_NO_LETTER = (-math.inf, "")
 
 
 class LetterExpiry:
@@ -55,7 +57,7 @@ class LetterExpiry:
         """Warn of letters that will go, and remove those of which a warning is old enough."""
         limits = self._record.settings.dead_letters
         if limits is not None:
-            work = self._sweep(sorted(dead.letters, key=_age_key), limits)
+            work = self._sweep(sorted(dead.letters, key=_key), limits)
             await self._scope.isolate(layout.letter_notices(self._topic), work, None)
 
     async def _sweep(self, oldest_first: Sequence[ListedLetter], limits: DeadLetterLimits) -> None:
@@ -75,13 +77,12 @@ class LetterExpiry:
             return
         notices = await self._notices()
         # ⚑ §5: what was warned of long enough ago, in an earlier sweep, and is past a limit now.
-        covered = max(
-            (each.through for each in notices if now - each.at >= limits.notice_seconds + 2 * margin), default=-math.inf
-        )
+        old_enough = now - limits.notice_seconds - 2 * margin
+        covered = max((each.last for each in notices if each.at <= old_enough), default=_NO_LETTER)
         past = [
             letter
             for number, letter in enumerate(going)
-            if _date(letter) <= covered and (number < beyond or _date(letter) <= now - margin - age)
+            if _key(letter) <= covered and (number < beyond or _date(letter) <= now - margin - age)
         ]
         removed = await self._remove(past[:MAX_REMOVED_LETTERS], limits)
         self._report.removed_letters += removed
@@ -103,8 +104,9 @@ class LetterExpiry:
     async def _warn(
         self, going: Sequence[ListedLetter], notices: Sequence[LetterNotice], limits: DeadLetterLimits, interval: float
     ) -> None:
-        warned = max((each.through for each in notices), default=-math.inf)
-        count = sum(_date(letter) > warned for letter in going)
+        # ⚑ §5: by date and id, as many letters may have one date, and only some of them be past a limit.
+        warned = max((each.last for each in notices), default=_NO_LETTER)
+        count = sum(_key(letter) > warned for letter in going)
         if not count or self._report.dry_run:
             return
         context = self._scope.context
@@ -114,7 +116,7 @@ class LetterExpiry:
         # ⚑ §5: it is given before it is noted. If this process dies in between, it is given once more.
         removal = iso(now + limits.notice_seconds)
         context.events.tell(LettersExpiring(topic=self._topic, count=count, removal=removal, limits=_sentence(limits)))
-        new = LetterNotice(at=now, through=_date(going[-1]))
+        new = LetterNotice(at=now, through=_date(going[-1]), through_id=going[-1].id)
         kept = [*_still_needed(notices, now - limits.notice_seconds - 2 * context.margin), new]
         note = LetterNotices(topic=self._topic, limits_id=self._record.limits_id, notices=kept)
         await context.store.overwrite(layout.letter_notices(self._topic), note.encode())
@@ -201,7 +203,7 @@ class LetterExpiry:
         return gone
 
 
-def _age_key(letter: ListedLetter) -> tuple[float, str]:
+def _key(letter: ListedLetter) -> tuple[float, str]:
     return _date(letter), letter.id
 
 
@@ -212,7 +214,7 @@ def _date(letter: ListedLetter) -> float:
 def _still_needed(notices: Sequence[LetterNotice], old_enough: float) -> list[LetterNotice]:
     """Return the warnings that are not old enough, and of the others the one that has most letters."""
     old = [each for each in notices if each.at <= old_enough]
-    return [*([max(old, key=lambda each: each.through)] if old else []), *(each for each in notices if each not in old)]
+    return [*([max(old, key=lambda each: each.last)] if old else []), *(each for each in notices if each not in old)]
 
 
 def _sentence(limits: DeadLetterLimits) -> str:

@@ -69,6 +69,10 @@ class Bucket(MemoryStore):
         """The body of an existing object."""
         return self._objects[key].body
 
+    def date(self, key: str) -> datetime:
+        """When an existing object was written, as a LIST shows it."""
+        return self._objects[key].info.last_modified
+
     def record(self, stem: str, *, topic: str = TOPIC) -> ClaimRecord:
         """An existing claim record."""
         key = layout.claim(topic, stem)

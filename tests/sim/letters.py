@@ -144,7 +144,7 @@ class LetterWatch:
     warned: list[tuple[str, float]] = field(default_factory=list)
     """Which process has given a warning when, by the store's time."""
 
-    noted: dict[tuple[float, float], float] = field(default_factory=dict)
+    noted: dict[tuple[float, float, str], float] = field(default_factory=dict)
     """The warnings that are noted, and when they were given."""
 
     moved: set[str] = field(default_factory=set)
@@ -260,7 +260,7 @@ class LetterWatch:
     def _see_note(self, who: str, body: bytes) -> None:
         note = json.loads(body)
         for each in note["notices"]:
-            notice = (each["at"], each["through"])
+            notice = (each["at"], each["through"], each["through_id"])
             if notice in self.noted:
                 continue
             given = [at for name, at in self.warned if name == who and abs(at - each["at"]) <= CLOCK_ERROR]
@@ -277,7 +277,7 @@ class LetterWatch:
         with suppress(ValueError, AttributeError):
             self.stage.removed.add(json.loads(letter.body).get("id", ""))
         what = f"{who} removes {letter_id}, which is {self.now - date:.1f} seconds old"
-        heard = [at for (_, through), at in self.noted.items() if through >= date]
+        heard = [at for (_, *last), at in self.noted.items() if tuple(last) >= (date, letter_id)]
         notice = min((limits.notice_seconds for limits in self.limits), default=0.0)
         if not any(self.now - at >= notice for at in heard):
             self.broken.append(f"{what}, without a warning in time")

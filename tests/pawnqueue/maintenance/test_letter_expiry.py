@@ -135,6 +135,52 @@ async def test_a_letter_that_comes_later_has_a_warning_of_its_own(world: World, 
     assert (warnings(told), left(world)) == ([1, 1], later)
 
 
+async def one_second(world: World, process: Process) -> list[str]:
+    """Bury ten letters within one second, of which five are too many; warn of those; return all by their ids."""
+    first = sorted(await bury(world, process, 10))
+    assert len({world.bucket.date(dead_letters.key_of(TOPIC, one)) for one in first}) == 1
+    await limit(process, max_count=5)
+    await world.later(60)
+    await process.queue.sweep(TOPIC)
+    return first
+
+
+async def test_letters_of_one_second_are_warned_of_before_they_go(world: World, ann: Process) -> None:
+    """Of ten letters of one second five are beyond the limit, and go. The other five have a warning of their own."""
+    told = heard(ann)
+    first = await one_second(world, ann)
+    assert warnings(told) == [5]
+    await world.later(DAY + 60)
+    assert (await ann.queue.sweep(TOPIC)).removed_letters == 5
+    assert sorted(left(world)) == first[5:]
+    new = await bury(world, ann, 5)
+    await world.later(60)
+    report = await ann.queue.sweep(TOPIC)
+    assert (report.removed_letters, report.expiring_letters, warnings(told)) == (0, 5, [5, 5])
+    assert sorted(left(world)) == sorted([*first[5:], *new])
+    await world.later(DAY + 60)
+    assert (await ann.queue.sweep(TOPIC)).removed_letters == 5
+    assert sorted(left(world)) == sorted(new)
+
+
+async def test_a_note_without_an_id_covers_the_seconds_before(world: World, ann: Process) -> None:
+    """An earlier version has written it. Nobody knows which letters of its second it meant: they are warned of anew."""
+    earlier = await bury(world, ann)
+    await world.later(60)
+    told = heard(ann)
+    await one_second(world, ann)
+    assert warnings(told) == [6]
+    note = json.loads(world.bucket.body(NOTE))
+    del note["notices"][0]["through_id"]
+    world.bucket.plant(NOTE, note)
+    await world.later(DAY + 60)
+    report = await ann.queue.sweep(TOPIC)
+    assert (report.removed_letters, report.expiring_letters, warnings(told)) == (1, 5, [6, 5])
+    assert not {*earlier} & {*left(world)}
+    await world.later(DAY + 60)
+    assert (await ann.queue.sweep(TOPIC)).removed_letters == 5
+
+
 async def test_it_is_given_before_it_is_noted(world: World, ann: Process, bob: Process) -> None:
     """A process that dies in between, or whose note does not arrive, has removed nothing: the next one warns again."""
     await bury(world, ann)

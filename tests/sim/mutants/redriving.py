@@ -157,6 +157,15 @@ def removed_without_a_warning() -> Patches:
 
 
 @mutant(
+    "§5 A warning covers the letters that it has counted, and no other of the same second",
+    27,
+    arena="letters",
+)
+def a_warning_covers_a_whole_second() -> Patches:
+    return [(LetterNotice, "last", property(lambda self: (self.through, "~")))]
+
+
+@mutant(
     "§5 A dead letter that is being redriven is not removed",
     test=f"{EXPIRY}::test_a_letter_that_is_being_redriven_stays",
 )
