@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pawnqueue.context import PER_OBJECT_RETRY_SECONDS
 from pawnqueue.domain import completed, layout, numbers
 from pawnqueue.errors import PawnQueueError
 from pawnqueue.events import CompletedUnlogged
+from pawnqueue.runtime.concurrency import wait_at_most
 from pawnqueue.stores.port import Expect, Unknown
 
 if TYPE_CHECKING:
@@ -34,17 +37,27 @@ async def log_completed(
     count = completed.completed_count(record) if record.completed and record.is_settled else 0
     if not count:
         return
-    context = context.with_budget()
-    try:
+
+    async def write() -> None:
+        brief = context.with_budget()
         body = completed.log_body(
             record,
-            await context.now(),
+            await brief.now(),
             ids_in=_unknown if ids_in is None else ids_in,
             payloads=payloads() if record.completed == completed.WITH_PAYLOADS else {},
         )
-        await _create(context, layout.completed_object(topic, completed.log_name(record, count)), body)
+        await _create(brief, layout.completed_object(topic, completed.log_name(record, count)), body)
+
+    why = f"the store did not answer within {PER_OBJECT_RETRY_SECONDS:g} seconds. It may still appear there."
+    try:
+        # ⚑ §4: a request that is cancelled may land late, and then writes what it would have written, under this name.
+        work = asyncio.ensure_future(write())
+        if await wait_at_most(work, context.clock, PER_OBJECT_RETRY_SECONDS):
+            work.result()
+            return
     except PawnQueueError as error:
-        context.events.tell(CompletedUnlogged(topic=topic, claim=record.stem, messages=count, why=str(error)))
+        why = str(error)
+    context.events.tell(CompletedUnlogged(topic=topic, claim=record.stem, messages=count, why=why))
 
 
 async def _create(context: Context, key: str, body: bytes) -> None:

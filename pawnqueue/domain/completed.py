@@ -67,7 +67,7 @@ class CompletedMessage:
     unit: str
     """The name under which it was kept: a uuid, or a pack's unit, ``#`` and its number."""
     published_at: datetime | None
-    """When it was published, as the name of its object tells."""
+    """When it was published, as the name of its object tells; if it had a delay, when it was due."""
     claimed_at: datetime
     """When it was claimed."""
     completed_at: datetime

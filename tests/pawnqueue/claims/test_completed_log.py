@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import zstandard
 
 from pawnqueue import CompletedMessage, ConfigError, InvalidArgumentError, events
 from pawnqueue.domain import completed, layout
+from pawnqueue.stores.port import Outcome
 from tests.pawnqueue.virtual import OVERDUE, TOPIC, Died, Effect, Process, World, numbered
 
 DAY = 86_400.0
@@ -131,6 +134,43 @@ async def test_a_log_that_cannot_be_written_stops_nothing(world: World, ann: Pro
     assert (world.bucket.below("messages/"), world.bucket.below("claims/")) == ([], [])
     [missing] = [each for each in told if isinstance(each, events.CompletedUnlogged)]
     assert missing.messages == 2
+
+
+@pytest.mark.parametrize("strategy", ["conditional_write", "csprng_verify"])
+@pytest.mark.parametrize("hangs", [2.0, 3.5, 40.0, 1000.0])
+async def test_an_ack_waits_three_seconds_for_its_log(
+    monkeypatch: pytest.MonkeyPatch, strategy: str, hangs: float
+) -> None:
+    """Then it goes on without, and an event says so. A PUT that lands later is the entry, once."""
+    async with World(strategy) as world:
+        ann = await world.process()
+        await switch(ann)
+        ids = list(await ann.queue.publish(TOPIC, numbered(3)))
+        claim = await ann.queue.claim(TOPIC, "billing", max_messages=3)
+        told: list[events.Event] = []
+        ann.queue._context.events._listener = told.append
+        put, sent = ann.client.put, []
+
+        async def late(key: str, body: bytes, **options: Any) -> Outcome:
+            await world.clock.sleep(hangs)
+            return await put(key, body, **options)
+
+        def put_late(key: str, body: bytes, **options: Any) -> Awaitable[Outcome]:
+            if "/completed/" not in key:
+                return put(key, body, **options)
+            sent.append(asyncio.ensure_future(late(key, body, **options)))
+            return asyncio.shield(sent[-1])  # the store has it, whatever becomes of the caller
+
+        monkeypatch.setattr(ann.client, "put", put_late)
+        began = world.clock.elapsed()
+        await ann.queue.ack(claim)
+        assert world.clock.elapsed() - began < 4
+        missing = [each.messages for each in told if isinstance(each, events.CompletedUnlogged)]
+        assert (missing, await logged(ann)) == (([], ids) if hangs < 3 else ([3], []))
+        assert world.bucket.below("messages/") == []
+        await asyncio.gather(*sent)
+        await ann.queue.sweep(TOPIC)
+        assert await logged(ann) == ids
 
 
 async def test_pages_go_from_the_latest_claims_to_the_first(world: World, ann: Process) -> None:
