@@ -714,6 +714,8 @@ class SyncCalls(ABC):
     ) -> DeadLetterPage:
         """List dead letters by the time at which they were buried, each with its reason and its message.
 
+        The store tells that time in whole seconds. Letters of one second come in any order.
+
         :param max_messages: how many a page has.
         :param newest_first: begin with those that were buried last; False: with the oldest.
         :param after: continue after the page whose ``.next`` this is.
@@ -741,6 +743,7 @@ class SyncCalls(ABC):
     ) -> RedriveResult:
         """Give dead letters back to the queue, in the order of their ids. Their deliveries count from zero again.
 
+        A consumer gets them in the order of their burials, to the second: those of one second come in any order.
         Each is a single message then, with the id that it had. It is kept under a new one, its ``unit``. Letters that
         are buried while the call goes on are left. A call that was cut off goes on when it is made again, as what was
         redriven is no dead letter any more.
