@@ -153,7 +153,7 @@ class QueueClosed(Event):
     def sentence(self) -> str:
         """Say what happened."""
         if not self.claims:
-            return "Closed the queue; nothing was held."
+            return "Closed the queue; no claim of it was held any more."
         how = "kept for the next claims by their ids" if self.kept else "given back"
         rest = "" if self.complete else "; all others come again when their claims' time is over"
         were = "was" if self.messages == 1 else "were"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pawnqueue.claims.claim import OneMessage
 from pawnqueue.claims.held import HeldClaim
 from pawnqueue.errors import LeaseLostError, QueueClosedError, QueueDrainedError, StoreError
-from pawnqueue.events import HandlerFailed, logger_of
+from pawnqueue.events import MAX_LOGGED_IDS, HandlerFailed, logger_of
 from pawnqueue.listening.handlers import check_returned
 from pawnqueue.listening.outage import MAX_ENDING_PAUSE_SECONDS, MAX_PAUSE_SECONDS, Outage
 from pawnqueue.listening.outcomes import ACKED, GIVEN_BACK, Outcome, is_on_purpose, outcome_of, place_of
@@ -509,6 +509,14 @@ class Worker:
         await self._until(lambda: not any(batch.left for batch in self._batches.values()), lambda stop: stop.all)
         left = [work.message.id for batch in self._batches.values() for work in batch.left.values()]
         self.report.left += left
+        if left:
+            more = ", …" if len(left) > MAX_LOGGED_IDS else ""
+            logger.warning(
+                "The worker ended before the store said what became of %d of its messages: %s. Those that it did not "
+                "settle are delivered again when their claims' time is over.",
+                len(left),
+                ", ".join(left[:MAX_LOGGED_IDS]) + more,
+            )
         for batch in self._batches.values():
             self._stop_renewing(batch)
         await self._until(lambda: not self._ending_renewals, lambda stop: stop.all)

@@ -338,3 +338,21 @@ async def test_a_queue_that_a_handler_has_closed_is_closed(world: World, ann: Pr
     assert worker.done()
     await ann.queue.aclose()
     assert ann.queue.closed
+
+
+async def test_the_log_names_what_a_worker_has_left(
+    world: World, ann: Process, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where its claim's time is over, so that the queue holds nothing any more."""
+    handling = Handling()
+    await ann.queue.publish(TOPIC, numbered(2))
+    async with listening(ann, handling, concurrency=2) as worker:
+        await handling.until(lambda: len(handling.running) == 2)
+        ann.client.inject("denied")
+        handling.end()
+        await world.later(100)
+        await ann.queue.drain(10)
+        report = await worker.report()
+    assert len(report.left) == 2
+    assert "what became of 2 of its messages" in caplog.text
+    assert all(each in caplog.text for each in report.left)
