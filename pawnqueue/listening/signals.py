@@ -60,12 +60,36 @@ def _hear(_number: int, _frame: FrameType | None) -> None:
             callback()
 
 
+class _Mask(threading.local):
+    """The signals that a thread that forks had blocked before."""
+
+    before: set[int] | None = None
+
+
+_mask = _Mask()
+
+
+def _block_before_fork() -> None:
+    # Python forgets a signal that a new process gets before it has the handlers that are restored.
+    if _listening:
+        _mask.before = {int(each) for each in signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)}
+
+
+def _unblock_after_fork() -> None:
+    if _mask.before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _mask.before)
+        _mask.before = None
+
+
 def _restore_in_child() -> None:
     """Have a process that a handler has forked end by its own signals: the worker is its parent's."""
     _listening.clear()
     with suppress(ValueError):  # forked in a subinterpreter, which can set no signal's handler
         _restore()
+    _unblock_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restore_in_child)
+    os.register_at_fork(
+        before=_block_before_fork, after_in_parent=_unblock_after_fork, after_in_child=_restore_in_child
+    )

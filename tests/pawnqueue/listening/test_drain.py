@@ -327,7 +327,7 @@ async def test_a_drain_during_an_outage_settles_when_it_is_over(world: World, an
 
 
 async def test_a_queue_that_a_handler_has_closed_is_closed(world: World, ann: Process) -> None:
-    """The handler is cancelled, as closing waits for it; whoever closes the queue afterwards is not."""
+    """The handler is cancelled, as closing waits for it; a later call that closes the queue is not."""
     await ann.queue.publish(TOPIC, numbered(1))
 
     async def handle(_message: Message) -> None:
