@@ -111,7 +111,7 @@ def packs_are_sent_without_some_keys() -> Patches:
     return [(PublishOnce, "_is_reserved", is_reserved)]
 
 
-@mutant("§2 A refusal may follow a reservation of ours that was made", 10, arena="keys")
+@mutant("§2 A refusal may follow a reservation of ours that was made", 94, 103, arena="keys-csprng")
 def refused_reservations_are_others() -> Patches:
     original = dedup_log._Shard._judge
 
