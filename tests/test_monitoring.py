@@ -102,6 +102,10 @@ def _everything_happens() -> None:
         events.TakenOver(topic="orders", claim="c", consumer="billing", messages=1),
         events.Settled(topic="orders", claim="c", lost=("id",)),
         events.Swept(topic="orders", counts=(), failures=1, dry_run=False),
+        events.LettersExpiring(
+            topic="orders", count=1, removal="2026-01-01T00:00:00+00:00", limits="keeps the latest 3"
+        ),
+        events.LettersRemoved(topic="orders", count=1, limits="keeps the latest 3"),
     ):
         telemetry.count(event)
 
