@@ -113,10 +113,6 @@ class Context:
         """Return the earliest that the store's time can be now. Something that must not happen early waits for it."""
         return await self.now() - self.time.error
 
-    async def latest_now(self) -> float:
-        """Return the latest that the store's time can be now."""
-        return await self.now() + self.time.error
-
     async def now(self) -> float:
         """Return the store's time, or raise if the store is too slow to time leases by it.
 

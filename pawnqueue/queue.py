@@ -49,8 +49,7 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.claim_terms import ClaimTerms
 from pawnqueue.domain.object_sizes import MAX_CLAIM_PACKED_MESSAGES
-from pawnqueue.domain.records import DEFAULT_DEDUP_WINDOW_SECONDS
-from pawnqueue.errors import QueueClosedError, QueueFullError, StoreError, TopicNotFoundError
+from pawnqueue.errors import QueueClosedError, StoreError, TopicNotFoundError
 from pawnqueue.listening.draining import AT_ONCE_SECONDS, DRAIN_SECONDS, Drain, end_workers
 from pawnqueue.listening.handlers import Handler, checked_handler
 from pawnqueue.listening.report import Drained, Listened
@@ -61,7 +60,8 @@ from pawnqueue.maintenance import AskOwner, SweepReport, ask_by_record, finish, 
 from pawnqueue.maintenance.redrive import OnProgress, RedriveResult, RedriveTerms, redrive
 from pawnqueue.maintenance.removal import Removed
 from pawnqueue.publish import staging, writes
-from pawnqueue.publish.backpressure import Admission, Backpressure
+from pawnqueue.publish.backpressure import Backpressure
+from pawnqueue.publish.calls import PublishCalls
 from pawnqueue.publish.new_messages import DedupKey, check_dedup_keys, check_no_keys, checked_messages
 from pawnqueue.publish.packing import PackChoice, chosen_packs
 from pawnqueue.publish.publish_once import PublishedIds
@@ -103,7 +103,6 @@ if TYPE_CHECKING:
     from pawnqueue.events import Listener
     from pawnqueue.publish.new_messages import Checked
     from pawnqueue.runtime.clock import Clock
-    from pawnqueue.settings import PacksSettings
     from pawnqueue.spans import Spans
     from pawnqueue.stores.credentials import Session
     from pawnqueue.stores.port import Store
@@ -128,7 +127,8 @@ class PawnQueue(ForAsyncWith):
         self._registry = Registry(context)
         self._heartbeat = Heartbeat(self._registry, context.clock, context.settings.registry.heartbeat_interval_seconds)
         self._publisher = Publisher(context, self._known_topics)
-        self._backpressure = Backpressure(context, self._known_topics.recent, self._life.check_open)
+        backpressure = Backpressure(context, self._known_topics.recent, self._life.check_open)
+        self._publish_calls = PublishCalls(self._publisher, backpressure)
         self._ended_commits: set[str] = set()
         self._claims = Claims(context, self._known_topics.recent)
         self._keepers: list[KeepAlive] = []
@@ -426,43 +426,21 @@ class PawnQueue(ForAsyncWith):
             if not messages:
                 return PublishedIds()
             producer_id = await self._producer_id(producer)
-            admission = await self._admit(record, messages, seconds, has_keys=has_keys)
+            may_share = choice == "auto" and bool(allowed.packs)
             try:
-                with admission:
-                    if has_keys:
-                        return await self._publish_once(record, messages, producer_id, packs)
-                    if packs is None and choice == "auto" and allowed.packs:
-                        ids = await self._publisher.publish_together(topic, messages, producer_id=producer_id)
-                    else:
-                        ids = await self._publisher.publish(topic, messages, producer_id=producer_id, packs=packs)
-                    return PublishedIds(ids)
+                return await self._publish_calls.publish(
+                    record,
+                    messages,
+                    producer_id=producer_id,
+                    packs=packs,
+                    may_share=may_share,
+                    wait=seconds,
+                    has_keys=has_keys,
+                )
             finally:
                 self._claims.look_again(topic, sum(not message.schedule.delay for message in messages))
 
         return await self._context.spans.publish(send, topic, checked, producer)
-
-    async def _admit(
-        self, record: TopicRecord, messages: Sequence[Checked], wait: float | None, *, has_keys: bool
-    ) -> Admission:
-        """Wait until the topic has room for these messages, but for those that were published before."""
-        if not has_keys or record.settings.max_pending is None:
-            return await self._backpressure.admit(record, len(messages), wait)
-        new = await self._publisher.count_new(record, messages, anew=False)
-        try:
-            return await self._backpressure.admit(record, new, wait)
-        except QueueFullError:
-            left = await self._publisher.count_new(record, messages, anew=True)
-            if left >= new:
-                raise
-            return await self._backpressure.admit(record, left, wait)
-
-    async def _publish_once(
-        self, record: TopicRecord, checked: Sequence[Checked], producer_id: str, packs: PacksSettings | None
-    ) -> PublishedIds:
-        if record.settings.dedup_window_seconds is None:  # ⚑ §7: it tells sweeps that the topic has keys
-            window = {"dedup_window_seconds": DEFAULT_DEDUP_WINDOW_SECONDS}
-            record = await self._known_topics.update(record.name, window, unset_only=True)
-        return await self._publisher.publish_once(record, checked, producer_id=producer_id, packs=packs)
 
     # --- staged writes: what many processes stage becomes visible at once ---
 

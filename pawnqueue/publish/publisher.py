@@ -86,6 +86,9 @@ class Publisher:
 
         :raises TopicNotFoundError: the topic does not exist any more, or was created again: nothing was published.
         """
+        if topic.settings.dedup_window_seconds is None:  # ⚑ §7: it tells sweeps that the topic has keys
+            window = {"dedup_window_seconds": DEFAULT_DEDUP_WINDOW_SECONDS}
+            topic = await self._topics.update(topic.name, window, unset_only=True)
         call = PublishOnce(
             self._context, self._topics, self._deduplication, place=self.place, topic=topic, producer_id=producer_id
         )
