@@ -19,10 +19,10 @@ from pyspark_pawnqueue.spark_options import SparkOptions, read_references
 from pyspark_pawnqueue.stream_claims import BATCH, CLAIM, STREAM, ack, attach_ended, warn_of_lost_batch
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["ack_finished", "confirm", "job_claims", "report_failures"]
+__all__ = ["ack_finished", "ack_promptly", "confirm", "job_claims", "report_failures"]
 
 
 def job_claims() -> list[ClaimReference]:
@@ -103,6 +103,21 @@ def ack_finished(query: StreamingQuery, options: Mapping[str, str] | None = None
         return 0
     with raise_spark_errors(), SyncPawnQueue.open(SparkOptions.of(options or {}).settings()) as queue:
         return sum(_ack(queue, reference) for reference in references)
+
+
+def ack_promptly(spark: SparkSession) -> None:
+    """Have the streams of this session ack each batch at once, when its sink has it, and not at their next trigger.
+
+    Call it once, before or after queries are started. Without it a query with a trigger of ten minutes acks a batch
+    ten minutes later. It listens to the queries' progress, and costs no request. It works on the machine of Spark's
+    driver: a client of Spark Connect on another machine acks at the next trigger.
+
+    :param spark: the session in which the queries are started.
+    """
+    # Jobs that only read a claim need no part of Spark from here.
+    from pyspark_pawnqueue.done_listener import DoneListener  # noqa: PLC0415 - as above
+
+    spark.streams.addListener(DoneListener())
 
 
 def _last_batches(query: StreamingQuery) -> Iterator[ClaimReference]:

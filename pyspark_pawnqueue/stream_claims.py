@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pawnqueue import ClaimBusyError, ClaimReference, LeaseLostError, PawnQueueError, StoreError
 from pawnqueue.domain.claim_terms import SESSION_TTL_SECONDS
+from pyspark_pawnqueue.done_pipe import DonePipe
 from pyspark_pawnqueue.spark_errors import invalid_argument, shorten
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class StreamClaims:
         self._renewals: dict[str, ExitStack] = {}
         self._unread: set[str] = set()  # the ids of claims that were found again without their messages
         self._last_finished = 0  # the number of a batch: Spark does one batch after the other
+        self._finishing = threading.Lock()  # Spark's next trigger and the done pipe may finish a batch at once
+        self._done_pipe: DonePipe | None = None
+        self._may_open_pipe = True
         self._may_be_restarted = True
         self._remaining: int | None = None  # how many messages of the backlog are left, if only those are wanted
         self._next_look = 0.0
@@ -75,7 +79,7 @@ class StreamClaims:
         number = int(start[BATCH])
         while True:
             number += 1
-            claim = self._claim(f"{start[STREAM]}-{number}", most)
+            claim = self._claim(_claim_id(start[STREAM], number), most)
             if claim:
                 # ⚑ §4, Sessions: the reference names no session. A process that reads it from the checkpoint was
                 # handed nothing: this process may be alive, so the other one waits until it left the claim or expired.
@@ -140,22 +144,40 @@ class StreamClaims:
 
     def finish(self, offset: Mapping[str, Any]) -> None:
         """Ack a batch that the sink has. A batch that was acked before stays as it is."""
-        reference = offset[CLAIM]
-        if reference is None or offset[BATCH] <= self._last_finished:
-            return
-        claim = self._attach(offset)
-        if claim is not None:
+        with self._finishing:
+            if offset[CLAIM] is None or offset[BATCH] <= self._last_finished:
+                return
+            claim = self._attach(offset)
+            if claim is not None:
+                self._ack(claim)
+            self._last_finished = offset[BATCH]
+
+    def _finish_early(self, stream: str, number: int) -> None:
+        """Ack a batch of which the driver says that the sink has it, if this process holds it."""
+        with self._finishing:
+            claim = self._held.get(_claim_id(stream, number))
+            if claim is None or number <= self._last_finished:
+                return
             try:
-                ack(self._queue, claim)
-            except LeaseLostError as error:
-                warn_of_lost_batch(error)
-            self._release(claim)
-        self._last_finished = offset[BATCH]
+                self._ack(claim)
+            except PawnQueueError as error:
+                logger.warning("A batch is not acked yet. The next trigger tries again: %s", error)
+            else:
+                self._last_finished = number
+
+    def _ack(self, claim: Claim) -> None:
+        try:
+            ack(self._queue, claim)
+        except LeaseLostError as error:
+            warn_of_lost_batch(error)
+        self._release(claim)
 
     def close(self) -> None:
         """Leave the claims that are not acked to a restart, which need not wait for them."""
         self._closed.set()
-        for renewal in self._renewals.values():
+        if self._done_pipe is not None:
+            self._done_pipe.close()
+        for renewal in list(self._renewals.values()):
             with suppress(PawnQueueError):  # its renewals have ended already
                 renewal.close()
         self._queue.close(keep_claims=True)
@@ -216,6 +238,10 @@ class StreamClaims:
         return claim
 
     def _keep(self, claim: Claim) -> None:
+        if self._may_open_pipe:
+            self._may_open_pipe = False
+            stream = claim.claim_id.rpartition("-")[0]
+            self._done_pipe = DonePipe.open(stream, lambda number: self._finish_early(stream, number))
         self._held[claim.claim_id] = claim
         renewal = self._renewals[claim.claim_id] = ExitStack()
         renewal.enter_context(self._queue.keep_alive(claim, on_lost=warn_of_lost_batch))
@@ -224,6 +250,10 @@ class StreamClaims:
         del self._held[claim.claim_id]
         with suppress(PawnQueueError):  # it has ended or is lost, which was logged
             self._renewals.pop(claim.claim_id).close()
+
+
+def _claim_id(stream: str, number: int) -> str:
+    return f"{stream}-{number}"
 
 
 def attach_ended(queue: SyncPawnQueue, reference: ClaimReference, **ttls: float) -> Claim | None:

@@ -12,7 +12,8 @@ that it has reached. What PySpark 4.2 was seen to call, in a process of its own 
     a batch           latestOffset(start), partitions(start, end), then the sink, then Spark notes that it is done
     the next          latestOffset(end): here the batch is acked; commit(end) only if there is more
     availableNow      prepareForTriggerAvailableNow first, and a last latestOffset(end) when nothing is left
-    processingTime    latestOffset(end) when the interval is over; until then a batch is renewed and not acked
+    processingTime    latestOffset(end) when the interval is over; until then a batch is renewed and not acked, unless
+                      the driver announces that the sink has it (:mod:`.done_pipe`)
     once              one batch, with no limit, and nothing after it
     a restart         partitions(start, end) of the last batch, if the sink may lack it; then latestOffset(end)
     query.stop()      SIGTERM, at any moment; the same if the sink fails, and at the end of a query

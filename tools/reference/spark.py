@@ -34,6 +34,7 @@ FUNCTIONS: list[Callable[..., Any]] = [
     jobs.report_failures,
     jobs.confirm,
     jobs.ack_finished,
+    jobs.ack_promptly,
     in_process.reading,
     datasource.register,
 ]
