@@ -28,6 +28,7 @@ from tests.sim.truth import json_in, object_of
 if TYPE_CHECKING:
     import random
 
+    from pawnqueue.catalog.units import Unit
     from pawnqueue.stores.port import StoredObject
     from tests.sim.processes import Process
     from tests.sim.stage import Stage
@@ -51,7 +52,7 @@ def flow(world: World) -> list[str]:
 
 
 @dataclass
-class _Seen:
+class Seen:
     """What the bucket showed: when the topic was paused, and which sessions began claims."""
 
     stage: Stage
@@ -83,14 +84,13 @@ class _Seen:
         if parsed is not None and before is None and after is not None:
             self.began.add((layout.claim_stem(*parsed), json_in(after.body).get("session", "")))
         unit = units.parse(key) if key.startswith((units.folder(TOPIC), units.packs_folder(TOPIC))) else None
-        if unit is not None and before is None and after is not None:
-            # A redriven message, which has another id than its key, counts from when it was moved.
+        if unit is not None and after is not None:
+            # A redriven message has another id than its key.
             is_redriven = not unit.is_pack and json_in(after.body).get("id") != unit.id
-            published = (units.published_at(unit.name) or 0.0) - EPOCH
-            self.since[layout.uuid_of(unit.id)] = now if is_redriven else published
+            self._note_age(unit, is_redriven=is_redriven, is_new=before is None)
             # What lands after its call has failed was counted by nobody.
             request = self.stage.world.landing
-            if not is_redriven and request is not None and request.sent >= self.calling_since:
+            if before is None and not is_redriven and request is not None and request.sent >= self.calling_since:
                 self._let_in(unit.name, unit.count)
         if unit is not None and after is None:
             self.let_in.pop(unit.name, None)
@@ -106,6 +106,20 @@ class _Seen:
             self.pauses.append((now, math.inf))
         elif was_paused and not is_paused:
             self.pauses[-1] = (self.pauses[-1][0], now)
+
+    def _note_age(self, unit: Unit, *, is_redriven: bool, is_new: bool) -> None:
+        """Note from when on the age of a unit counts whose object has just landed."""
+        uuid = layout.uuid_of(unit.id)
+        if not is_redriven:
+            self.since[uuid] = (units.published_at(unit.name) or 0.0) - EPOCH
+            return
+        # §4, Age: a redriven message counts from when it was moved, which its object's date tells. §5, Redrive: where a
+        # redrive was cut off after its COPY, the process that finishes it copies anew. Nobody can be given the message
+        # before that process has released its lease, so the last COPY before the release counts. Step 5 removes the
+        # letter before the release, so no later COPY finds it: one that lands all the same makes no message younger.
+        lease = self.stage.world.bucket.body(layout.lease(TOPIC, uuid))
+        if is_new or (lease is not None and json_in(lease).get("state") == "moving"):
+            self.since[uuid] = self.stage.world.loop.now
 
     def _let_in(self, name: str, count: int) -> None:
         self.let_in[name] = count
@@ -147,7 +161,7 @@ class _Seen:
 async def _flow(world: World) -> list[str]:
     stage = any_stage(world, "flow")
     establish(world.bucket)
-    seen = _Seen(stage)
+    seen = Seen(stage)
     world.bucket.observers.append(seen.see)
     stage.truth.most = stage.chance.choice((None, 3, 10))
     stage.expires = stage.chance.random() < 0.6
@@ -181,7 +195,7 @@ def _plant(stage: Stage, limit: int | None) -> None:
     stage.world.bucket.plant(MARKER, TopicRecord(topic=TOPIC, settings=settings).encode())
 
 
-async def _publisher(seen: _Seen, stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
+async def _publisher(seen: Seen, stage: Stage, process: Process, queue: PawnQueue, chance: random.Random) -> None:
     """Publish more than the topic may have, alone, and wait for room now and then."""
     for _ in range(12):
         await process.clock.sleep(chance.uniform(0, 8))

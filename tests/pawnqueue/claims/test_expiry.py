@@ -114,6 +114,21 @@ async def test_a_redriven_message_counts_from_its_redrive(aging: World, how: dic
         assert len(await _letters(ann)) == 2
 
 
+async def test_a_redrive_that_another_process_finishes_counts_from_its_last_copy(aging: World) -> None:
+    """Until the move is finished nobody can be given the message, so it does not expire meanwhile."""
+    ann, bob = await aging.process(), await aging.process()
+    await ann.queue.publish(TOPIC, numbered(1))
+    await ann.queue.bury(await ann.queue.claim(TOPIC, "c"), reason="r")
+    bob.client.inject("dies", "DELETE", f"{TOPIC}/dead-letter/*")
+    with pytest.raises(Exception, match=r"^$"):
+        await bob.queue.redrive(TOPIC)
+    assert len(aging.bucket.below("messages/")) == 1
+    await aging.later(EXPIRED)
+    assert (await ann.queue.sweep(TOPIC)).finished_moves == 1
+    await aging.later(MAX_AGE / 2)
+    assert numbers(await ann.queue.claim(TOPIC, "c")) == [0]
+
+
 async def test_many_that_are_too_old_hold_up_no_good_one(aging: World, how: dict[str, bool]) -> None:
     """A claim for a single message gets past hundreds, on a slow strategy the second one; no pack is split for it."""
     ann = await aging.process()
