@@ -153,6 +153,9 @@ class LetterWatch:
     gone: dict[str, tuple[float, float]] = field(default_factory=dict)
     """The dates of letters that are gone, and when they went."""
 
+    dates: dict[tuple[str, str], set[float]] = field(default_factory=dict)
+    """The dates that each version of a letter has had: a burial that is tried again writes the same version anew."""
+
     locks: list[tuple[float, str, str]] = field(default_factory=list)
     """When a redriver has locked which unit for which letter."""
 
@@ -218,7 +221,10 @@ class LetterWatch:
             self.moved.add(unit.id)
         elif key.startswith(letters.folder(TOPIC)):
             letter = letters.parse(key)
-            if letter is not None and not letter[1] and before is not None and after is None:
+            if letter is not None and not letter[1] and after is not None:
+                date = after.info.last_modified.timestamp()
+                self.dates.setdefault((letter[0], after.info.version), set()).add(date)
+            elif letter is not None and not letter[1] and before is not None:
                 self._see_removal(who, letter[0], before)
         elif key.startswith(layout.leases(TOPIC)) and before is None and after is not None:
             self._see_lock(who, layout.parse_lease(key) or "", after.body)
@@ -307,14 +313,20 @@ class LetterWatch:
             if isinstance(lock, dict) and lock.get("state") == "moving" and lock["source"] != unit:
                 self.locks.append((self.now, unit, lock["source"]))
                 if who in self.filters:
-                    self._judge(who, unit, lock["source"])
+                    self._judge(who, unit, lock["source"], units.published_at(lock["key"]))
 
-    def _judge(self, who: str, unit: str, source: str) -> None:
+    def _judge(self, who: str, unit: str, source: str, listed: float | None) -> None:
         bucket = self.stage.world.bucket
         letter = bucket.objects.get(letters.key_of(TOPIC, source))
         if letter is None or units.redriven_id(source, letter.info.version) != unit:
             return  # it is gone, or another one by now: nothing is moved
-        wanted, age = self.filters[who], bucket.server_time() - letter.info.last_modified.timestamp()
+        # §5, Redrive: it moves what was listed with the age asked for. By its lock a burial may since have written the
+        # same version anew, with a later date. The name of the new place tells the date that was listed, which has to
+        # be one that this version has had.
+        if listed is None or listed not in self.dates[source, letter.info.version]:
+            self.broken.append(f"{who} redrives {source} as of {listed}, a date that it never had")
+            return
+        wanted, age = self.filters[who], bucket.server_time() - listed
         if age < wanted.get("older_than", 0.0) - AGE_ERROR:
             self.broken.append(f"{who} redrives {source}, which is {age:.1f} seconds old, by {wanted}")
         reason = bucket.body(letters.reason_key_of(TOPIC, source))
