@@ -31,6 +31,7 @@ from pawnqueue.claims.candidates import FULL_LISTING_SECONDS
 from pawnqueue.claims.claim_making import (
     ClaimRequest,
     Won,
+    end_unless_given_back,
     make_claim,
     make_empty_claim,
     make_record,
@@ -268,7 +269,7 @@ class ById:
             # Nobody was given it, so it does not count as delivered, and its owner can claim it again.
             unseen = Decision(how="released", by="claim")
             await settling.settle(context.with_budget(), claim, dict.fromkeys(record.unsettled, unseen))
-            return None
+            return end_unless_given_back(context, request, claim)
         return claim or None
 
     # --- a record: resume, finish, or show how it ended ---

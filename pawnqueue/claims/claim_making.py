@@ -28,6 +28,7 @@ RecentTopic: TypeAlias = "Callable[[str], Awaitable[TopicRecord | None]]"
 
 #: Why a claim was lost before it was handed out.
 TOO_LATE = "reading its messages took longer than its time, or failed"
+NOT_GIVEN_BACK = "its messages could not be handed out, and it is not known whether they were given back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,19 @@ def withhold_if_late(context: Context, claim: HeldClaim) -> HeldClaim:
         claim.lose(TOO_LATE)
         claim.withhold([*claim.uuids, *claim.record.members])
     return claim
+
+
+def end_unless_given_back(context: Context, request: ClaimRequest, claim: HeldClaim) -> HeldClaim | None:
+    """Return a lost claim without messages if this one may still have some that nobody was given; else None.
+
+    ⚑ §4, Pausing: the call that made the record does not go on with it. It would hand the messages out as ones that
+    were given before, although the topic may be paused by now, and however old they are.
+    """
+    if claim.state != "open" or not claim.record.unsettled:
+        return None
+    lost = make_empty_claim(context, request)
+    lost.lose(NOT_GIVEN_BACK)
+    return lost
 
 
 async def settle_bad_ones(context: Context, claim: HeldClaim, bodies: Bodies) -> HeldClaim:

@@ -18,6 +18,7 @@ from pawnqueue.claims.claim_making import (
     ClaimRequest,
     Won,
     as_member,
+    end_unless_given_back,
     make_claim,
     make_empty_claim,
     make_record,
@@ -96,10 +97,9 @@ async def claim_fresh(
         if isinstance(result, HeldClaim):
             return result
         if result is NoClaim.PAUSED:
-            # ⚑ §4: also if its record could not be given back. This session must not go on with it.
-            return make_empty_claim(context, request)
+            return attempt.end_unless_given_back() or make_empty_claim(context, request)
         if result is NoClaim.TAKEN or (request.named and attempt.recorded):
-            return None
+            return attempt.end_unless_given_back()
         took = context.clock.elapsed() - began
         if result is NoClaim.NOTHING or ((fault or result is NoClaim.BAD) and took > 2 * MAX_TTL_SHARE * request.ttl):
             break
@@ -146,6 +146,7 @@ class Attempt:
         self._looked_at = 0.0  # elapsed
         self._size = request.max_messages  # how many messages to win: after bad batches, more than the claim wants
         self._recorded: Versioned[ClaimRecord] | None = None
+        self._claim: HeldClaim | None = None  # what was made of the record, and knows what became of it
         self._may_be_recorded = False
         self.fault: StoreError | None = None
         self.unread = False  # whether the store does not show some message or lease
@@ -156,6 +157,12 @@ class Attempt:
     def recorded(self) -> bool:
         """Whether its record is known to be in the bucket."""
         return self._recorded is not None
+
+    def end_unless_given_back(self) -> HeldClaim | None:
+        """Return a lost claim without messages if what was won may not have been given back; else None."""
+        if self._claim is None:
+            return None
+        return end_unless_given_back(self._context, self._request, self._claim)
 
     async def run(self) -> HeldClaim | NoClaim:
         """Claim once. After an error or a cancellation, what was won is given back."""
@@ -447,7 +454,9 @@ class Attempt:
         if created is None:
             await shield_and_wait(self._give_up(won), context.clock)
             return NoClaim.TAKEN
-        claim = make_claim(context, request, created, bodies, versions=won.versions, deadline=won.deadline)
+        self._claim = claim = make_claim(
+            context, request, created, bodies, versions=won.versions, deadline=won.deadline
+        )
         claim.untried.update(dict.fromkeys(bodies.decisions, context.clock.elapsed()))
         self.buried = sum(each.how == "dead" for each in bodies.decisions.values())
         # A creation that was sent twice may land once more where its record has been deleted: it is closed, and kept.
@@ -531,7 +540,9 @@ class Attempt:
                 await self._create(make_record(request, won, given_back), context)
             if self._recorded is None:
                 return
-            claim = make_claim(context, request, self._recorded, Bodies(), versions=won.versions, deadline=0.0)
+            self._claim = claim = make_claim(
+                context, request, self._recorded, Bodies(), versions=won.versions, deadline=0.0
+            )
             await settling.settle(context, claim, given_back)
             context.events.tell(
                 GivenBack(

@@ -9,6 +9,7 @@ import pytest
 
 from pawnqueue import ConfigError, StoreError, TopicNotFoundError
 from pawnqueue.bucket.topics import RECENT_RECORD_SECONDS, RECORD_CACHE_SECONDS
+from pawnqueue.claims.claim_making import NOT_GIVEN_BACK
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import TopicRecord
 from tests.pawnqueue.virtual import TOPIC, TTL, numbered, numbers
@@ -129,6 +130,43 @@ async def test_a_claim_that_takes_long_gives_back_what_it_won(
     assert bob.client.meanwhile is None
     await ann.queue.resume(TOPIC)
     assert [message.deliveries for message in await ann.queue.claim(TOPIC, "c", claim_id=claim_id)] == [1, 1]
+
+
+@pytest.mark.parametrize("is_adopted", [False, True])
+async def test_a_call_does_not_go_on_with_what_it_could_not_give_back(
+    how: dict[str, bool], world: World, ann: Process, bob: Process, *, is_adopted: bool
+) -> None:
+    """It was too late to hand it out, and the topic is paused by now: it is lost, and claimable later."""
+    await ann.queue.publish(TOPIC, numbered(1), **how)
+    if is_adopted:
+        cid = await world.process()
+        cid.client.inject("dies", "PUT", f"{TOPIC}/claims/*")
+        with pytest.raises(Exception, match=r"^$"):
+            await cid.queue.claim(TOPIC, "c", claim_id="job", ttl=TTL)
+    written = 0
+
+    async def slow(kind: str, key: str) -> None:
+        nonlocal written
+        if kind != "PUT" or not key.startswith(layout.claims(TOPIC)):
+            return
+        written += 1
+        if written == 1:  # the record is made, too late
+            await world.later(TTL)
+            bob.client.inject("lost", "PUT", key, passed=1)
+        elif written == 2:  # it is to be given back, which cannot be confirmed
+            await ann.queue.pause(TOPIC)
+            await world.later(60)
+        elif written == 3:
+            bob.client.heal()
+
+    bob.client.meanwhile = slow
+    claim = await bob.queue.claim(TOPIC, "c", claim_id="job", ttl=TTL)
+    assert not claim
+    assert claim.lost == NOT_GIVEN_BACK
+    bob.client.heal()
+    await world.later()
+    await ann.queue.resume(TOPIC)
+    assert numbers(await ann.queue.claim(TOPIC, "d", wait=60)) == [0]
 
 
 async def test_a_paused_topic_costs_a_waiting_consumer_no_list(world: World, ann: Process, bob: Process) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pawnqueue.bucket import topics
-from pawnqueue.claims import expiry, record_retention
+from pawnqueue.claims import by_id, claiming, expiry, record_retention
 from pawnqueue.claims.bodies import Bodies
 from pawnqueue.claims.by_id import ById
 from pawnqueue.claims.claiming import Attempt
@@ -29,6 +29,18 @@ def what_was_won_is_handed_out() -> Patches:
         return self._won is None and await original(self)
 
     return [(Attempt, "_is_paused", is_paused)]
+
+
+@mutant(
+    "§4 Pausing: a call does not go on with a record of its own that it could not give back",
+    1795183253008277,
+    arena="flow-csprng",
+)
+def calls_go_on_with_what_they_could_not_give_back() -> Patches:
+    def end_unless_given_back(*_: Any) -> None:
+        return None
+
+    return [(module, "end_unless_given_back", end_unless_given_back) for module in (claiming, by_id)]
 
 
 @mutant(
