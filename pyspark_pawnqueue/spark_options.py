@@ -27,6 +27,18 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "partitions": ("read, peek, stream", "The most partitions. Default: as many as the sizes of the messages need."),
     "maxMessages": ("peek", "The most messages to read, from the head of the topic. Default: all."),
     "maxMessagesPerBatch": ("stream", "The most messages in a micro-batch. Default: 10,000."),
+    "maxBytesPerBatch": (
+        "stream",
+        "The most bytes in a micro-batch: those of objects, and of a pack's lines. A larger message comes alone.",
+    ),
+    "minMessagesPerBatch": (
+        "stream",
+        "Wait for this many messages, or for `maxDelay`. The triggers `availableNow` and `once` do not wait.",
+    ),
+    "maxDelay": (
+        "stream",
+        "With `minMessagesPerBatch`: how many seconds the oldest message waits for others at most. Default: 900.",
+    ),
     "consumer": ("stream", "The name of the consumer. Default: `spark`."),
     "ttl": ("stream", "For how many seconds a renewal keeps a claim. Default: 300."),
     "writeId": ("batch write", "The name of the write. A name is published once. Default: a new name each time."),
@@ -204,20 +216,6 @@ class SparkOptions:
     # --- streams and writes ---
 
     @property
-    def ttl_seconds(self) -> float | None:
-        """How long a renewal keeps a claim, if the query says so."""
-        text = self.given.get("ttl")
-        if text is None:
-            return None
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = math.nan
-        if not 0 < seconds < math.inf:
-            raise invalid_argument(f"ttl={text!r}: pass a number of seconds, more than 0.")
-        return seconds
-
-    @property
     def allows_empty(self) -> bool:
         """Whether a write that was committed without rows may have rows the next time, which are left out."""
         text = self.given.get("allowempty", "false").lower()
@@ -228,6 +226,22 @@ class SparkOptions:
     def text(self, name: str) -> str | None:
         """Return the value of an option, or None if it is missing or empty."""
         return self.given.get(name.lower()) or None
+
+    def seconds(self, name: str) -> float | None:
+        """Return the value of an option as a number of seconds, or None if it is missing.
+
+        :raises InvalidArgumentError: it is not a number that is more than 0.
+        """
+        text = self.given.get(name.lower())
+        if text is None:
+            return None
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            raise invalid_argument(f"{name}={text!r}: pass a number of seconds, more than 0.")
+        return seconds
 
     def count(self, name: str) -> int | None:
         """Return the value of an option as a whole number, or None if it is missing.

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pawnqueue import ClaimBusyError, ClaimReference, LeaseLostError, PawnQueueError, StoreError
@@ -26,8 +27,16 @@ RESTART_WAIT_SECONDS: Final = 120.0
 #: How long each question for new messages waits while the topic is empty: Spark asks a hundred times a second.
 IDLE_PAUSE_SECONDS: Final = 0.5
 
+#: What waits in the topic is counted at most this often for the query's progress, and takes at most this part of time.
+MIN_RECOUNT_SECONDS: Final = 10.0
+MAX_COUNTING_SHARE: Final = 0.05
+#: Counting a longer backlog ends here, after a hundred LISTs of single messages.
+MAX_COUNTED_MESSAGES: Final = 100_000
+
 #: The keys of an offset.
 STREAM, BATCH, CLAIM = "stream", "batch", "claim"
+#: The keys of what waits in the topic, in the query's progress.
+BACKLOG, OLDEST_AGE = "backlog", "oldestAgeSeconds"
 
 
 def first_offset(stream: str) -> Offset:
@@ -50,10 +59,25 @@ def checked_offset(given: object) -> Offset:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """How large the batches of a stream may be, and what each waits for."""
+
+    max_messages: int = 10_000
+    max_bytes: int | None = None
+    min_messages: int = 1
+    max_delay_seconds: float = 900.0  # as long as Kafka's source waits
+
+
+DEFAULT_LIMITS: Final = BatchLimits()
+
+
 class StreamClaims:
     """The claims of a stream, in the process that makes them."""
 
-    def __init__(self, queue: SyncPawnQueue, topic: str, consumer: str, *, ttl: float) -> None:
+    def __init__(
+        self, queue: SyncPawnQueue, topic: str, consumer: str, *, ttl: float, limits: BatchLimits = DEFAULT_LIMITS
+    ) -> None:
         self._queue = queue
         self._topic = topic
         self._consumer = consumer
@@ -67,19 +91,45 @@ class StreamClaims:
         self._may_open_pipe = True
         self._may_be_restarted = True
         self._remaining: int | None = None  # how many messages of the backlog are left, if only those are wanted
+        self._limits = limits
         self._next_look = 0.0
+        self._waiting: dict[str, Any] | None = None
+        self._next_count = 0.0
         self._closed = threading.Event()
 
     def limit_to_backlog(self) -> None:
         """Take as many messages as the topic has now, and no more."""
         self._remaining = self._queue.backlog(self._topic).pending
 
-    def claim_next(self, start: Mapping[str, Any], most: int) -> dict[str, Any]:
-        """Claim the batch after this one, or find it again. Return the start if there are no messages."""
+    def waiting(self) -> dict[str, Any] | None:
+        """Return how many messages can be claimed, and the age of the oldest; None if that is not known.
+
+        ⚑ Figures for an alert must not end the query: where the store does not answer, there are none.
+        """
+        begun = time.monotonic()
+        if begun >= self._next_count:
+            try:
+                found = self._queue.backlog(self._topic, MAX_COUNTED_MESSAGES)
+            except PawnQueueError as error:
+                logger.warning("The backlog of topic %r is not known at the moment: %s", self._topic, error)
+                self._waiting = None
+            else:
+                age = found.oldest_age_seconds
+                self._waiting = {BACKLOG: found.pending, OLDEST_AGE: None if age is None else round(age, 1)}
+            now = time.monotonic()
+            pause = max(MIN_RECOUNT_SECONDS, self._queue.settings.polling.interval_seconds)
+            self._next_count = now + max(pause, (now - begun) / MAX_COUNTING_SHARE)
+        return self._waiting
+
+    def claim_next(self, start: Mapping[str, Any], most: int, *, may_wait: bool = True) -> dict[str, Any]:
+        """Claim the batch after this one, or find it again. Return the start if there are no messages.
+
+        :param may_wait: leave messages where they are while they are too few.
+        """
         number = int(start[BATCH])
         while True:
             number += 1
-            claim = self._claim(_claim_id(start[STREAM], number), most)
+            claim = self._claim(_claim_id(start[STREAM], number), most, may_wait=may_wait)
             if claim:
                 # ⚑ §4, Sessions: the reference names no session. A process that reads it from the checkpoint was
                 # handed nothing: this process may be alive, so the other one waits until it left the claim or expired.
@@ -182,11 +232,12 @@ class StreamClaims:
                 renewal.close()
         self._queue.close(keep_claims=True)
 
-    def _claim(self, claim_id: str, most: int) -> Claim | None:
-        """Claim under an id. Return None if it is too early to look again, or if the backlog is used up."""
+    def _claim(self, claim_id: str, most: int, *, may_wait: bool) -> Claim | None:
+        """Claim under an id. Return None if it is too early to look again, or the backlog is used up or too small."""
         if claim_id in self._held:
             return self._held[claim_id]
         is_old = self._may_be_restarted and claim_id in self._queue.known_claims(self._topic, [claim_id])
+        self._may_be_restarted = is_old  # asked once
         if self._remaining is not None and not is_old:
             most = min(most, self._remaining)
             if most == 0:
@@ -194,6 +245,9 @@ class StreamClaims:
         elif self._closed.wait(max(0.0, min(IDLE_PAUSE_SECONDS, self._next_look - time.monotonic()))) or (
             time.monotonic() < self._next_look
         ):
+            return None
+        elif may_wait and not is_old and not self._has_enough():
+            self._look_later()
             return None
         claim = self._claim_after_predecessor(claim_id, most)
         self._may_be_restarted = False
@@ -203,8 +257,19 @@ class StreamClaims:
                 self._remaining -= len(claim)
         elif not claim.recorded:
             self._remaining = None if self._remaining is None else 0
-            self._next_look = time.monotonic() + self._queue.settings.polling.interval_seconds
+            self._look_later()
         return claim
+
+    def _look_later(self) -> None:
+        self._next_look = time.monotonic() + self._queue.settings.polling.interval_seconds
+
+    def _has_enough(self) -> bool:
+        """Return whether as many messages wait as a batch is to have, or one of them for long enough."""
+        if self._limits.min_messages == 1:
+            return True  # the claim itself looks
+        found = self._queue.backlog(self._topic, self._limits.min_messages)
+        age = found.oldest_age_seconds
+        return found.pending >= self._limits.min_messages or (age is not None and age >= self._limits.max_delay_seconds)
 
     def _claim_after_predecessor(self, claim_id: str, most: int) -> Claim:
         """Claim under an id, and wait as long as a former process of this query may be alive."""
@@ -215,6 +280,7 @@ class StreamClaims:
                     self._topic,
                     self._consumer,
                     max_messages=most,
+                    max_bytes=self._limits.max_bytes,
                     claim_id=claim_id,
                     owner=self._consumer,
                     ttl=self._ttl,

@@ -46,11 +46,17 @@ from pawnqueue import SyncPawnQueue
 from pawnqueue.domain.claim_terms import HANDED_OVER_TTL_SECONDS
 from pyspark_pawnqueue.batch_reader import PortionPartition, read_partition
 from pyspark_pawnqueue.messages_to_rows import RowBuilder
-from pyspark_pawnqueue.spark_errors import raise_spark_errors
+from pyspark_pawnqueue.spark_errors import invalid_argument, raise_spark_errors
 from pyspark_pawnqueue.spark_options import SparkOptions
-from pyspark_pawnqueue.stream_claims import Offset, StreamClaims, checked_offset, first_offset
+from pyspark_pawnqueue.stream_claims import (
+    DEFAULT_LIMITS,
+    BatchLimits,
+    Offset,
+    StreamClaims,
+    checked_offset,
+    first_offset,
+)
 
-DEFAULT_MESSAGES_PER_BATCH: Final = 10_000
 #: How long the process may take to leave its claims after Spark's SIGTERM.
 SHUTDOWN_SECONDS: Final = 10.0
 
@@ -65,8 +71,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._settings = options.settings()
         self._topic = options.topic
         self._consumer = options.text("consumer") or "spark"
-        self._ttl = options.ttl_seconds or HANDED_OVER_TTL_SECONDS
-        self._most = options.count("maxMessagesPerBatch") or DEFAULT_MESSAGES_PER_BATCH
+        self._ttl = options.seconds("ttl") or HANDED_OVER_TTL_SECONDS
+        self._limits = batch_limits(options)
         self._parts = options.count("partitions")
         self._first = first_offset(uuid.uuid4().hex)  # Spark asks for it twice
         self._claims: StreamClaims | None = None  # opened on first use: Spark copies this object to the executors
@@ -80,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._claims is None:
             _exit_cleanly_on_sigterm()
             queue = SyncPawnQueue.open(self._settings)
-            self._claims = StreamClaims(queue, self._topic, self._consumer, ttl=self._ttl)
+            self._claims = StreamClaims(queue, self._topic, self._consumer, ttl=self._ttl, limits=self._limits)
         return self._claims
 
     # --- where Spark plans ---
@@ -91,7 +97,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the most messages of a micro-batch."""
-        return ReadMaxRows(self._most)
+        return ReadMaxRows(self._limits.max_messages)
 
     @raise_spark_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -102,12 +108,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         """Ack the batch that Spark has finished, and claim the next one. Return the start if there is no message.
 
-        Where Spark sets no limit (``once``), the claim has its own. Further messages come with the next run.
+        Where Spark sets no limit (``once``), the claim has its own, and waits for no further messages. Those come with
+        the next run.
         """
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._most
         start = checked_offset(start)
         self._opened_claims.finish(start)
-        return self._opened_claims.claim_next(start, most)
+        if isinstance(limit, ReadMaxRows):
+            return self._opened_claims.claim_next(start, limit.max_rows)
+        return self._opened_claims.claim_next(start, self._limits.max_messages, may_wait=False)
+
+    @raise_spark_errors()
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Return what waits in the topic, for the query's progress. Spark makes no other use of it."""
+        return self._opened_claims.waiting()
 
     @raise_spark_errors()
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -133,6 +146,27 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a part of a batch."""
         return read_partition(self._settings, self._rows, partition)
+
+
+def batch_limits(options: SparkOptions) -> BatchLimits:
+    """Return how large a batch may be, and what it waits for.
+
+    :raises InvalidArgumentError: a value is not a number, or two of them contradict each other.
+    """
+    most = options.count("maxMessagesPerBatch") or DEFAULT_LIMITS.max_messages
+    least = options.count("minMessagesPerBatch")
+    delay = options.seconds("maxDelay")
+    if least is None and delay is not None:
+        raise invalid_argument(
+            "The option maxDelay needs the option minMessagesPerBatch, which is missing: say how many messages a batch "
+            'waits for by .option("minMessagesPerBatch", 1000), or leave maxDelay out.'
+        )
+    if least is not None and least > most:
+        raise invalid_argument(
+            f"minMessagesPerBatch={least} is more than maxMessagesPerBatch={most}: no batch has that many messages. "
+            "Lower the first, or raise the second."
+        )
+    return BatchLimits(most, options.count("maxBytesPerBatch"), least or 1, delay or DEFAULT_LIMITS.max_delay_seconds)
 
 
 def _exit_cleanly_on_sigterm() -> None:

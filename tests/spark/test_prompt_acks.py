@@ -53,7 +53,7 @@ class TestOnSpark:
         del listening
         stream.queue.update_topic(stream.topic, packs=packs)
         gate = Gate()
-        stream.publish(30)
+        stream.queue.publish(stream.topic, [{"order_id": number} for number in range(30)], pack=packs)
         query = stream.start(Sink(gate), trigger=HOUR)
         assert gate.reached.wait(60)
         assert stream.counts() == (0, 30)

@@ -119,7 +119,11 @@ def made(use: str, given: dict[str, str]) -> object:
 FOR: dict[str, tuple[dict[str, str], set[str]]] = {
     "read": ({**QUEUE, "claim": CLAIM}, {"claim", "payloadSchema", "partitions"}),
     "peek": (PEEK, {"topic", "mode", "payloadSchema", "partitions", "maxMessages"}),
-    "stream": (TOPIC, {"topic", "payloadSchema", "partitions", "maxMessagesPerBatch", "consumer", "ttl"}),
+    "stream": (
+        {**TOPIC, "minMessagesPerBatch": "5"},
+        {"topic", "payloadSchema", "partitions", "consumer", "ttl"}
+        | {"maxMessagesPerBatch", "maxBytesPerBatch", "minMessagesPerBatch", "maxDelay"},
+    ),
     "batch write": ({**TOPIC, "writeId": "w"}, {"topic", "writeId", "allowEmpty", "producer"}),
     "stream write": (TOPIC, {"topic", "producer"}),
 }
@@ -254,7 +258,7 @@ def test_the_modes() -> None:
     assert SparkOptions.of({"topic": "orders", "mode": "peek"}).reads_dead_letters() is False
 
 
-@pytest.mark.parametrize("name", ["partitions", "maxMessages", "maxMessagesPerBatch"])
+@pytest.mark.parametrize("name", ["partitions", "maxMessages", "maxMessagesPerBatch", "maxBytesPerBatch"])
 def test_counts(name: str) -> None:
     """A count is a whole number from 1. The error names the option as it is documented."""
     assert SparkOptions.of({}).count(name) is None
@@ -264,13 +268,28 @@ def test_counts(name: str) -> None:
             SparkOptions.of({name: wrong}).count(name)
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"maxDelay": "60"}, "maxDelay needs the option minMessagesPerBatch, which is missing: say how many"),
+        ({"minMessagesPerBatch": "20000"}, "minMessagesPerBatch=20000 is more than maxMessagesPerBatch=10000"),
+        ({"minMessagesPerBatch": "2", "maxMessagesPerBatch": "1"}, "Lower the first, or raise the second"),
+        ({"minMessagesPerBatch": "2", "maxDelay": "5 minutes"}, "maxDelay='5 minutes': pass a number of seconds"),
+    ],
+)
+def test_what_a_batch_waits_for_makes_sense(given: dict[str, str], sentence: str) -> None:
+    """Options that contradict each other are refused before the query begins."""
+    with pytest.raises(PawnQueueSparkError, match=sentence):
+        made("stream", {**TOPIC, **given})
+
+
 def test_a_time() -> None:
     """A ttl is a number of seconds, more than 0."""
-    assert SparkOptions.of({}).ttl_seconds is None
-    assert SparkOptions.of({"ttl": "2.5"}).ttl_seconds == 2.5
+    assert SparkOptions.of({}).seconds("ttl") is None
+    assert SparkOptions.of({"ttl": "2.5"}).seconds("ttl") == 2.5
     for wrong in ("0", "-1", "inf", "nan", "5m", ""):
         with pytest.raises(InvalidArgumentError, match=f"ttl='{wrong}': pass a number of seconds"):
-            _ = SparkOptions.of({"ttl": wrong}).ttl_seconds
+            SparkOptions.of({"ttl": wrong}).seconds("ttl")
 
 
 def test_whether_a_write_without_rows_was_meant() -> None:

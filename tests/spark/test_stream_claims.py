@@ -27,7 +27,15 @@ from pawnqueue.stores.port import Expect, Unknown
 from pyspark_pawnqueue import PawnQueueSparkError, stream_claims
 from pyspark_pawnqueue.messages_to_rows import schema_of
 from pyspark_pawnqueue.spark_options import SparkOptions
-from pyspark_pawnqueue.stream_claims import BATCH, CLAIM, StreamClaims, checked_offset, first_offset
+from pyspark_pawnqueue.stream_claims import (
+    BATCH,
+    CLAIM,
+    DEFAULT_LIMITS,
+    BatchLimits,
+    StreamClaims,
+    checked_offset,
+    first_offset,
+)
 from pyspark_pawnqueue.stream_reader import StreamReader
 from tools.kit.stores import HookedStore
 from tools.kit.waiting import wait_until
@@ -61,11 +69,13 @@ class World:
         }
         return SyncPawnQueue.open(Settings(s3={"bucket_name": "queues"}, **settings), store=self.store)
 
-    def process(self, *, ttl: float = 300, interval: float = 0.0, patience: float = 30.0) -> StreamClaims:
+    def process(
+        self, *, ttl: float = 300, interval: float = 0.0, patience: float = 30.0, limits: BatchLimits = DEFAULT_LIMITS
+    ) -> StreamClaims:
         """Return the claims of another process of the stream."""
         queue = self.open(interval, patience)
         self.opened.append(queue)
-        return StreamClaims(queue, "orders", "spark", ttl=ttl)
+        return StreamClaims(queue, "orders", "spark", ttl=ttl, limits=limits)
 
     def publish(self, count: int) -> None:
         """Publish some messages."""
@@ -411,6 +421,134 @@ def test_what_is_there_is_counted_once(world: World) -> None:
 
     assert sizes == [2, 2, 1]
     assert world.counts == (4, 0)
+
+
+@pytest.mark.parametrize("packs", [False, True], ids=["single", "packs"])
+def test_a_batch_has_no_more_bytes_than_was_said(world: World, *, packs: bool) -> None:
+    """The sizes are those of objects, or of lines in a pack. A larger message comes alone, and each message once."""
+    world.queue.update_topic("orders", packs=packs)
+    payloads = [{"number": number, "text": "x" * (5_000 if number == 4 else 500)} for number in range(10)]
+    world.queue.publish("orders", payloads, pack=packs)
+    claims = world.process(limits=BatchLimits(max_bytes=2_500))
+    claims.limit_to_backlog()
+
+    batches: list[list[int]] = []
+    offset = BEGINNING
+    while (end := claims.claim_next(offset, MOST)) != offset:
+        rows = [row for portion in claims.plan(end, None) for row in world.queue.read(portion)]
+        batches.append([row.payload["number"] for row in rows if isinstance(row, Message)])
+        claims.finish(end)
+        offset = end
+
+    assert sorted(number for batch in batches for number in batch) == [*range(10)]
+    assert [4] in batches
+    assert {len(batch) for batch in batches} <= {1, 2, 3, 4}
+    assert max(map(len, batches)) > 1
+    assert world.counts == (0, 0)
+
+
+@pytest.mark.parametrize("packs", [False, True], ids=["single", "packs"])
+def test_a_batch_waits_for_enough_messages(world: World, *, packs: bool) -> None:
+    """Fewer messages stay claimable until there are enough. Then the batch takes all of them, up to its limit."""
+    world.queue.update_topic("orders", packs=packs)
+    claims = world.process(limits=BatchLimits(min_messages=10))
+    world.queue.publish("orders", [{"number": number} for number in range(6)], pack=packs)
+    for _ in range(3):
+        assert claims.claim_next(BEGINNING, MOST) == BEGINNING
+    assert world.counts == (6, 0)
+
+    world.queue.publish("orders", [{"number": number} for number in range(6)], pack=packs)
+    end = claims.claim_next(BEGINNING, MOST)
+    assert sum(len(world.queue.read(portion)) for portion in claims.plan(end, None)) == 12
+    claims.finish(end)
+    assert claims.claim_next(end, MOST) == end
+
+
+def test_a_batch_waits_no_longer_than_was_said(world: World) -> None:
+    """When the oldest message has waited for maxDelay, it comes with all others."""
+    claims = world.process(limits=BatchLimits(min_messages=10, max_delay_seconds=2.0))
+    world.publish(1)
+    begun = time.monotonic()
+    assert claims.claim_next(BEGINNING, MOST) == BEGINNING
+    world.publish(1)
+    wait_until(lambda: claims.claim_next(BEGINNING, MOST) != BEGINNING, "it was claimed")
+
+    assert time.monotonic() - begun > 1.5
+    assert world.counts == (0, 2)
+
+
+def test_what_is_not_new_does_not_wait(world: World) -> None:
+    """A claim of a former process is found at once, and so is the backlog of availableNow, and a batch of once."""
+    world.publish(2)
+    few = BatchLimits(min_messages=10)
+    former = world.process()
+    end = former.claim_next(BEGINNING, 1)
+    former.close()
+
+    claims = world.process(limits=few)
+    assert claims.claim_next(BEGINNING, MOST) == end
+    assert claims.claim_next(end, MOST) == end
+    once = claims.claim_next(end, MOST, may_wait=False)
+    assert once[BATCH] == 2
+
+    world.publish(3)
+    available = world.process(limits=few)
+    available.limit_to_backlog()
+    assert available.claim_next(first_offset("t"), MOST)[BATCH] == 1
+    assert world.counts == (0, 5)
+
+
+def test_waiting_for_enough_costs_what_an_idle_consumer_does(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often Spark asks, the topic is counted once per interval."""
+    monkeypatch.setattr(stream_claims, "IDLE_PAUSE_SECONDS", 0.001)
+    world.publish(3)
+    claims = world.process(interval=60, limits=BatchLimits(min_messages=10))
+    assert claims.claim_next(BEGINNING, MOST) == BEGINNING
+
+    seen = world.counted()
+    for _ in range(100):
+        assert claims.claim_next(BEGINNING, MOST) == BEGINNING
+    assert seen == []
+
+
+def test_what_waits_is_counted_now_and_then(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch in work does not count. Spark asks often, and the topic is counted at most once in ten seconds."""
+    world.publish(5)
+    claims = world.process()
+    claims.claim_next(BEGINNING, 2)
+    found = claims.waiting()
+    assert found is not None
+    assert found["backlog"] == 3
+    assert 0 <= found["oldestAgeSeconds"] < 60
+
+    seen = world.counted()
+    world.publish(1)
+    published = len(seen)
+    for _ in range(100):
+        assert claims.waiting() == found
+    assert len(seen) == published
+    monkeypatch.setattr(claims, "_next_count", 0.0)
+    assert claims.waiting() == {"backlog": 4, "oldestAgeSeconds": pytest.approx(found["oldestAgeSeconds"], abs=60)}
+
+
+def test_an_empty_topic_has_no_oldest_message(world: World) -> None:
+    """The figures are 0 and null."""
+    assert world.process().waiting() == {"backlog": 0, "oldestAgeSeconds": None}
+
+
+def test_a_backlog_that_cannot_be_counted_ends_no_query(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """The query's progress has no figures then, and the log says why."""
+    claims = world.process(patience=0.0)
+
+    async def refused(request: Request, carry_out: CarryOut) -> Answer:
+        if request.kind == "LIST":
+            raise StoreError("Not now.", transient=True)
+        return await carry_out()
+
+    world.store.hook = refused
+    assert claims.waiting() is None
+    world.store.hook = None
+    assert "The backlog of topic 'orders' is not known at the moment" in caplog.text
 
 
 def test_closing_ends_a_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

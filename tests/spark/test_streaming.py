@@ -154,6 +154,38 @@ def test_a_sink_that_fails_acks_nothing(stream: Stream) -> None:
     assert stream.counts() == (0, 0)
 
 
+def test_the_progress_says_what_waits(stream: Stream) -> None:
+    """It has the backlog behind the batch and the age of its oldest message, also where a batch waits for more."""
+    stream.publish(5)
+    sink = Sink()
+    query = stream.start(sink, maxMessagesPerBatch=4, minMessagesPerBatch=4, maxBytesPerBatch=1_000_000)
+    wait_until(lambda: query.lastProgress is not None, "there was progress")
+
+    assert query.lastProgress is not None
+    (source,) = query.lastProgress["sources"]
+    waiting = json.loads(source["latestOffset"])
+    assert waiting["backlog"] == 1
+    assert 0 < waiting["oldestAgeSeconds"] < 300
+    wait_until(lambda: stream.counts() == (1, 0), "the batch was acked, and the last message waits")
+    stream.publish(3, 5)
+    stream.wait_until_empty()
+    assert [len(rows) for rows in sink.batches.values()] == [4, 4]
+
+
+def test_available_now_and_once_do_not_wait_for_more(stream: Stream) -> None:
+    """However few messages there are, these triggers take them, and end."""
+    ids = stream.publish(3)
+    sink = Sink()
+
+    stream.run(sink, "one", minMessagesPerBatch=10, maxBytesPerBatch=1)
+    assert [len(rows) for rows in sink.batches.values()] == [1, 1, 1]
+    assert sink.ids == ids
+    stream.publish(2)
+    query = stream.start(sink, "one", trigger={"once": True}, minMessagesPerBatch=10)
+    assert query.awaitTermination(60)
+    assert len(sink.ids) == 5
+
+
 def test_two_queries_share_a_topic(stream: Stream) -> None:
     """Two queries at once share the messages, none comes twice, and all are acked."""
     first, second = Sink(), Sink()
