@@ -11,36 +11,36 @@ each row is a payload, and its columns are the fields. A null is written as null
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types
 
 from pawnqueue import InvalidPayloadError, NewMessage
+from pawnqueue.publish.new_messages import checked_json
 from pyspark_pawnqueue.payload_schema import JSON_TYPES, check_json_type, check_names
+from pyspark_pawnqueue.rows_to_json import (
+    Converter,
+    MapEncoder,
+    NotPlainError,
+    RowEncoder,
+    convert,
+    converter_of,
+    plain_texts,
+)
 from pyspark_pawnqueue.spark_errors import invalid_argument
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import DataType, StructType
 
+    from pawnqueue.publish.new_messages import Checked
+    from pawnqueue.settings import LimitsSettings
+
 _PAYLOAD_COLUMN, _HEADERS_COLUMN = "payload", "headers"
-
-_Converter = Callable[[Any], Any]
-
-#: Turns values into JSON, for types whose values Arrow does not return as JSON takes them.
-_CONVERTERS: Final[Mapping[type[DataType], _Converter]] = {
-    types.TimestampType: lambda value: value.astimezone(UTC).isoformat(),
-    types.TimestampNTZType: lambda value: value.isoformat(),
-    types.DateType: lambda value: value.isoformat(),
-    types.DecimalType: lambda value: format(value, "f"),
-    types.BinaryType: lambda value: base64.b64encode(value).decode("ascii"),
-}
 
 
 @dataclass(frozen=True)
@@ -86,64 +86,98 @@ class MessageBuilder:
         if headers not in ("map<string,string>", "void"):
             raise invalid_argument(f"The column headers is of type {headers}: make it a map<string,string>.")
 
-    def build(self, batch: pa.RecordBatch, topic: str, first: int) -> Iterator[NewMessage]:
+    def build(
+        self, batch: pa.RecordBatch, topic: str, first: int, limits: LimitsSettings
+    ) -> Iterator[NewMessage | Checked]:
         """Make messages of rows.
 
         :param first: how many rows came before these. An error names a row by its number.
         :raises InvalidPayloadError: the payload of a row is not a JSON object.
         """
+        payloads = self._payloads_as_json(batch, limits.max_payload_depth)
+        if payloads is None:
+            yield from self.build_each(batch, topic, first)
+            return
+        for position, (payload, own) in enumerate(zip(payloads, self._headers(batch, topic, first), strict=True)):
+            if payload is not None:
+                yield checked_json(payload, own, limits, topic, first + position)
+            else:
+                yield from self.build_each(batch.slice(position, 1), topic, first + position)
+
+    def build_each(self, batch: pa.RecordBatch, topic: str, first: int) -> Iterator[NewMessage]:
+        """Make messages of rows, one value at a time, so that an error can name the value."""
         names = self.schema.names
-        columns = [self._column(batch, position, topic, first) for position in range(batch.num_columns)]
-        if _PAYLOAD_COLUMN not in names:
+        if self._payload is None:
+            columns = [self._column(batch, position, topic, first) for position in range(batch.num_columns)]
             for row in zip(*columns, strict=True):
                 yield NewMessage(dict(zip(names, row, strict=True)))
             return
-        payloads = columns[names.index(_PAYLOAD_COLUMN)]
-        headers = columns[names.index(_HEADERS_COLUMN)] if _HEADERS_COLUMN in names else [None] * len(payloads)
-        is_text = isinstance(self.schema[_PAYLOAD_COLUMN].dataType, types.StringType)
-        for number, (payload, own) in enumerate(zip(payloads, headers, strict=True), first):
+        payloads = self._column(batch, self._payload, topic, first)
+        for number, (payload, own) in enumerate(zip(payloads, self._headers(batch, topic, first), strict=True), first):
             if payload is None:
                 raise _invalid_payload(topic, number, "is null: a payload is a JSON object")
-            yield NewMessage(_parse(payload, topic, number) if is_text else payload, own or {})
+            yield NewMessage(_parse(payload, topic, number) if self._is_text else payload, own or {})
+
+    def _payloads_as_json(self, batch: pa.RecordBatch, max_depth: int) -> Sequence[bytes | None] | None:
+        """Return the payloads of rows, and None for texts, or for a whole batch, that only a closer look can judge."""
+        columns = batch.columns
+        if self._payload is not None:
+            payload = columns[self._payload]
+            if payload.null_count:
+                return None
+            if self._is_text:
+                return plain_texts(payload, max_depth)
+            columns = payload.flatten() if isinstance(self._encoder, RowEncoder) else [payload]
+        if self._encoder.depth > max_depth:
+            return None
+        try:
+            return self._encoder.encode(columns)
+        except NotPlainError:
+            return None
+
+    def _headers(self, batch: pa.RecordBatch, topic: str, first: int) -> Sequence[dict[str, str] | None]:
+        if self._payload is None or _HEADERS_COLUMN not in self.schema.names:
+            return [None] * batch.num_rows
+        return self._column(batch, self.schema.names.index(_HEADERS_COLUMN), topic, first)
 
     def _column(self, batch: pa.RecordBatch, position: int, topic: str, first: int) -> list[Any]:
         column, converter = batch.column(position), self._converters[position]
         try:
-            return [_convert(converter, value) for value in column.to_pylist()]
+            return [convert(converter, value) for value in column.to_pylist()]
         except (OverflowError, ValueError):
             for number, value in enumerate(column, first):
                 try:
-                    _convert(converter, value.as_py())
-                except (OverflowError, ValueError):
-                    raise _invalid_payload(
-                        topic,
-                        number,
-                        f"has in column {self.schema.names[position]!r} a date or a time outside of the years 1 to "
-                        "9999, which cannot be written: cast it to a string, or leave the row out",
-                    ) from None
+                    convert(converter, value.as_py())
+                except (OverflowError, ValueError) as problem:
+                    raise _invalid_payload(topic, number, _why_wrong(self.schema.names[position], problem)) from None
             raise
 
     @cached_property
-    def _converters(self) -> list[_Converter | None]:
-        return [_converter_of(field.dataType) for field in self.schema.fields]
+    def _payload(self) -> int | None:
+        """The position of the column payload."""
+        return self.schema.names.index(_PAYLOAD_COLUMN) if _PAYLOAD_COLUMN in self.schema.names else None
+
+    @cached_property
+    def _is_text(self) -> bool:
+        return self._payload is not None and isinstance(self.schema[_PAYLOAD_COLUMN].dataType, types.StringType)
+
+    @cached_property
+    def _encoder(self) -> RowEncoder | MapEncoder:
+        kind = self.schema if self._payload is None else self.schema[_PAYLOAD_COLUMN].dataType
+        return RowEncoder(kind.fields) if isinstance(kind, types.StructType) else MapEncoder(kind)
+
+    @cached_property
+    def _converters(self) -> list[Converter | None]:
+        return [converter_of(field.dataType) for field in self.schema.fields]
 
 
-def _converter_of(kind: Any) -> _Converter | None:  # noqa: ANN401 - a DataType, whose parts are not typed
-    """Return what turns a value that is not null into JSON, or None if it is JSON already."""
-    if isinstance(kind, types.ArrayType):
-        element = _converter_of(kind.elementType)
-        return None if element is None else lambda values: [_convert(element, value) for value in values]
-    if isinstance(kind, types.MapType):
-        inner = _converter_of(kind.valueType)
-        return lambda pairs: {name: _convert(inner, value) for name, value in pairs}
-    if isinstance(kind, types.StructType):
-        fields = [(field.name, _converter_of(field.dataType)) for field in kind.fields]
-        return lambda value: {name: _convert(inner, value[name]) for name, inner in fields}
-    return _CONVERTERS.get(type(kind))
-
-
-def _convert(converter: _Converter | None, value: Any) -> Any:  # noqa: ANN401 - what Arrow gives, and JSON
-    return value if converter is None or value is None else converter(value)
+def _why_wrong(column: str, problem: ValueError | OverflowError) -> str:
+    if isinstance(problem, UnicodeDecodeError):
+        return f"has in column {column!r} a text that is not valid UTF-8: cast it to binary, or leave the row out"
+    return (
+        f"has in column {column!r} a date or a time outside of the years 1 to 9999, which cannot be written: cast it "
+        "to a string, or leave the row out"
+    )
 
 
 def _parse(text: str, topic: str, number: int) -> Any:  # noqa: ANN401 - any JSON, which is checked as a payload later

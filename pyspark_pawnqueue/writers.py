@@ -74,7 +74,7 @@ class _Writer:
                     if queue is None:
                         # ⚑ Opened in the task: Spark forks its workers, and connections do not survive a fork.
                         queue = stack.enter_context(SyncPawnQueue.open(self._settings))
-                    messages = self._messages.build(batch, self._topic, len(staged))
+                    messages = self._messages.build(batch, self._topic, len(staged), self._settings.limits)
                     staged = queue.stage(self._topic, write_id, part, messages, producer=self._producer, after=staged)
             except BaseException as error:
                 if queue is not None and staged.objects:

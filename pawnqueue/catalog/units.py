@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, field
@@ -25,6 +23,7 @@ from pawnqueue.domain.layout import (
 )
 from pawnqueue.domain.numbers import MAX_PACK_MESSAGES
 from pawnqueue.domain.unit import Unit
+from pawnqueue.domain.uuids import named_uuid
 from pawnqueue.runtime.concurrency import all_of
 
 if TYPE_CHECKING:
@@ -122,8 +121,7 @@ def redriven_id(letter_id: str, version: str) -> UnitId:
     can tell whether a new place was made for the letter that it sees. It is never the old id, under which late requests
     of the burial may still arrive.
     """
-    digest = hashlib.sha256(f"{letter_id}\x00{version}".encode()).digest()
-    return UnitId(str(uuid.UUID(bytes=digest[:16], version=4)))
+    return UnitId(named_uuid(f"{letter_id}\x00{version}"))
 
 
 def redriven_name(letter_id: str, version: str, seconds: float) -> str:

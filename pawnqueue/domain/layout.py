@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import uuid
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Literal, TypeAlias, TypeGuard, get_args
@@ -12,6 +11,7 @@ from typing import Literal, TypeAlias, TypeGuard, get_args
 from pawnqueue.domain.bounds import MAX_HOLDER_CHARACTERS, UNIT_ID, within_bounds
 from pawnqueue.domain.identifiers import ClaimStem, UnitId
 from pawnqueue.domain.numbers import MAX_PACK_MESSAGES
+from pawnqueue.domain.uuids import UUID_BYTES, named_uuid, uuids_of
 from pawnqueue.errors import InvalidArgumentError, InvalidTopicError
 
 Role: TypeAlias = Literal["producers", "consumers"]
@@ -359,14 +359,21 @@ def parse_staged(key: str) -> tuple[str, str] | None:
     return (write_id, name) if _CLAIM_ID.fullmatch(write_id) and _STAGED.fullmatch(name) else None
 
 
+def written_ids(topic: str, write_id: str, part: int, positions: range) -> list[str]:
+    """Return the ids of messages of a write: the same write gives its messages the same ids."""
+    before = f"{topic}\x00{write_id}\x00{part}\x00".encode()
+    digests = [hashlib.sha256(b"%b%d" % (before, position)).digest()[:UUID_BYTES] for position in positions]
+    return uuids_of(b"".join(digests))
+
+
 def written_id(topic: str, write_id: str, part: int, position: int) -> str:
-    """Return the id of a message of a write: the same write gives its messages the same ids."""
-    return _as_uuid(f"{topic}\x00{write_id}\x00{part}\x00{position}")
+    """Return the id of one message of a write."""
+    return written_ids(topic, write_id, part, range(position, position + 1))[0]
 
 
 def written_pack_uuid(topic: str, write_id: str, name: str) -> str:
     """Return the uuid of the pack that a staged object becomes: another one for each attempt at its rows."""
-    return _as_uuid(f"{topic}\x00{write_id}\x00{name}")
+    return named_uuid(f"{topic}\x00{write_id}\x00{name}")
 
 
 def dedup(topic: str) -> str:
@@ -446,11 +453,7 @@ def id_of_name(role: Role, name: str) -> str:
 
     Derived, so that two processes that register a name at the same instant write the same key.
     """
-    return _as_uuid(f"{role}\x00{name}")
-
-
-def _as_uuid(text: str) -> str:
-    return str(uuid.UUID(bytes=hashlib.sha256(text.encode()).digest()[:16], version=4))
+    return named_uuid(f"{role}\x00{name}")
 
 
 def probe(identifier: str) -> str:

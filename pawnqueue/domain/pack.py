@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import struct
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from json.encoder import encode_basestring as to_json_text
 from typing import Annotated, Any, Final, Literal
@@ -18,6 +16,7 @@ from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.layout import is_write_id
 from pawnqueue.domain.numbers import MAX_PACK_MESSAGES
 from pawnqueue.domain.record import FORMAT, UnreadableRecordError, to_json
+from pawnqueue.domain.uuids import named_uuid
 
 #: Of all lines of a pack together, with their newlines. A body that expands to more is garbage.
 MAX_PACK_BYTES: Final = 64 * 1024**2
@@ -236,17 +235,51 @@ def entry_line(  # noqa: PLR0913 - an envelope has these fields
 ) -> bytes:
     """Return the line of a message to be published: the bytes that its envelope would have in an object of its own.
 
-    :param created_at: "" in a staged line: the time in the name of its pack or message counts.
     :param payload_json: the payload as canonical JSON.
     """
-    text = to_json_text
-    before = (
-        f'{{"created_at":{text(created_at)},"dedup_key":{"null" if dedup_key is None else text(dedup_key)},'
-        f'"headers":{to_json(headers) if headers else "{}"},'
-        f'"id":{text(id)},"nonce":"","payload":'
-    )
+    before = f"{_start_of_line(created_at, dedup_key, headers)}{to_json_text(id)}{_BEHIND_ID}"
     end = _end_of_line(topic, producer_id, write_id, priority)
     return b"".join([before.encode("utf-8", "replace"), payload_json, end])
+
+
+def staged_lines(
+    ids: Iterable[str],
+    contents: Iterable[tuple[bytes, Mapping[str, str]]],
+    *,
+    topic: str,
+    producer_id: str,
+    write_id: str,
+) -> list[bytes]:
+    """Return the lines of messages of a write. They have no time: the one in the name of their pack or message counts.
+
+    :param ids: UUIDs.
+    :param contents: of each message the payload as canonical JSON, and the headers.
+    """
+    without_headers = _start_of_line("", None, {}).encode()
+    end = _end_of_line(topic, producer_id, write_id, 0)
+    return [
+        b'%b"%b"%b%b%b'
+        % (
+            _start_of_line("", None, headers).encode("utf-8", "replace") if headers else without_headers,
+            id_.encode(),
+            _BEHIND_ID.encode(),
+            payload_json,
+            end,
+        )
+        for id_, (payload_json, headers) in zip(ids, contents, strict=True)
+    ]
+
+
+#: What is between a message's id and its payload.
+_BEHIND_ID: Final = ',"nonce":"","payload":'
+
+
+def _start_of_line(created_at: str, dedup_key: str | None, headers: Mapping[str, str]) -> str:
+    text = to_json_text
+    return (
+        f'{{"created_at":{text(created_at)},"dedup_key":{"null" if dedup_key is None else text(dedup_key)},'
+        f'"headers":{to_json(headers) if headers else "{}"},"id":'
+    )
 
 
 @lru_cache(maxsize=64)
@@ -265,5 +298,4 @@ def dated(line: bytes, created_at: str) -> bytes:
 
 def letter_id(pack_uuid: str, number: int) -> str:
     """Return the id under which a message of a pack is buried: the same one at every attempt."""
-    digest = hashlib.sha256(f"pack\x00{pack_uuid}\x00{number}".encode()).digest()
-    return str(uuid.UUID(bytes=digest[:16], version=4))
+    return named_uuid(f"pack\x00{pack_uuid}\x00{number}")

@@ -12,7 +12,7 @@ import msgspec
 from pawnqueue.domain.dedup_segment import MAX_KEY_BYTES
 from pawnqueue.domain.record import canonical
 from pawnqueue.errors import InvalidArgumentError, InvalidPayloadError
-from pawnqueue.publish.payload import MAX_HEADER_BYTES, checked_headers, checked_payload
+from pawnqueue.publish.payload import MAX_HEADER_BYTES, checked_headers, checked_payload, checked_size
 from pawnqueue.publish.schedule import AT_ONCE, Schedule, checked_schedule
 
 if TYPE_CHECKING:
@@ -58,6 +58,17 @@ class Checked(msgspec.Struct, frozen=True, gc=False):  # quicker to make than a 
         if len(canonical(headers)) > MAX_HEADER_BYTES:
             return self
         return Checked(self.payload, headers, self.schedule, self.dedup_key)
+
+
+def checked_json(
+    payload_json: bytes, headers: Mapping[str, str] | None, limits: LimitsSettings, topic: str, position: int
+) -> Checked:
+    """Return a message whose payload is canonical JSON already, nested no deeper than a payload may be.
+
+    :raises InvalidPayloadError: it is too large, or its headers are wrong.
+    """
+    own = checked_headers(headers, topic, position) if headers else {}
+    return Checked(checked_size(payload_json, limits, topic, position), own)
 
 
 def checked_messages(  # noqa: PLR0913 - what a call says of all its messages

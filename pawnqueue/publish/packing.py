@@ -15,6 +15,7 @@ from pawnqueue.domain.lanes import prefix
 from pawnqueue.domain.layout import PACK_SUFFIX, is_pack_name, pack_unit_id
 from pawnqueue.domain.pack import MAX_PACK_BYTES, entry_line, pack_body
 from pawnqueue.domain.times import iso
+from pawnqueue.domain.uuids import UUID_BYTES, uuids_of
 from pawnqueue.domain.write_record import TICKS_PER_SECOND
 from pawnqueue.errors import InvalidArgumentError
 
@@ -32,10 +33,6 @@ PackChoice: TypeAlias = Literal["auto"] | bool
 
 #: ⚑ §1: a pack is at most ``packs.bytes``, half of this bound, and the line with which it ends.
 MAX_PACKED_LINE_BYTES: Final = MAX_PACK_BYTES // 2
-
-_ID_BYTES: Final = 16
-_AS_VERSION_4: Final = bytes(byte & 0x0F | 0x40 for byte in range(256))
-_AS_VARIANT_1: Final = bytes(byte & 0x3F | 0x80 for byte in range(256))
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,16 +189,8 @@ def stem_of(name: str) -> str:
 
 
 def _fresh_ids(nonce: str, count: int) -> list[str]:
-    """Make UUIDs of version 4 out of one nonce: a thousand times the clock's own takes six times as long."""
-    digits = bytearray(hashlib.shake_128(nonce.encode()).digest(_ID_BYTES * count))
-    digits[6::_ID_BYTES] = digits[6::_ID_BYTES].translate(_AS_VERSION_4)
-    digits[8::_ID_BYTES] = digits[8::_ID_BYTES].translate(_AS_VARIANT_1)
-    text = digits.hex()
-    return [
-        f"{text[at : at + 8]}-{text[at + 8 : at + 12]}-{text[at + 12 : at + 16]}-{text[at + 16 : at + 20]}-"
-        f"{text[at + 20 : at + 32]}"
-        for at in range(0, len(text), 2 * _ID_BYTES)
-    ]
+    """Make the ids of messages out of one nonce: a thousand times the clock's own takes six times as long."""
+    return uuids_of(hashlib.shake_128(nonce.encode()).digest(UUID_BYTES * count))
 
 
 def iso_of_tick(place: int) -> str:

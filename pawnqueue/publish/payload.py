@@ -35,6 +35,11 @@ def checked_payload(payload: object, limits: LimitsSettings, topic: str, positio
             body = canonical(_copied_object(payload, 1, limits.max_payload_depth))
         except _Wrong as wrong:
             raise _payload_error(topic, wrong.place(f"payloads[{position}]"), wrong.what, wrong.remedy) from None
+    return checked_size(body, limits, topic, position)
+
+
+def checked_size(body: bytes, limits: LimitsSettings, topic: str, position: int) -> bytes:
+    """Return a payload's JSON, or raise an error if it is larger than a payload may be."""
     if len(body) > limits.max_payload_bytes:
         most = limits.max_payload_bytes
         raise _payload_error(

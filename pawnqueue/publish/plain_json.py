@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshal
 import re
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,19 +17,25 @@ _LONG_NUMBER: Final = re.compile(rb"\d{%d}" % _LONG_NUMBER_DIGITS)
 _MARSHAL_VERSION: Final = 2
 
 
+#: Of finite floats but zero: from the first of these on, and below the second, msgspec and json write the same text.
+#: json writes all others with an exponent that has a sign and two digits.
+LEAST_PLAIN_FLOAT: Final = 1e-4
+FIRST_FLOAT_WITH_EXPONENT: Final = 1e16
+
+
 class _OtherSpellingError(ValueError):
     """msgspec and json write a number in different ways."""
 
 
-def _as_json_writes_it(digits: str) -> float:
-    # Both write the same digits. json has an exponent from 1e16 on and below 1e-4, with a sign and two digits.
-    if "e" in digits or "0.0000" in digits:
+def _plain_float(digits: str) -> float:
+    number = float(digits)
+    if number and not LEAST_PLAIN_FLOAT <= abs(number) < FIRST_FLOAT_WITH_EXPONENT:
         raise _OtherSpellingError
-    return float(digits)
+    return number
 
 
 _encode: Final = msgspec.json.Encoder(order="sorted").encode
-_decode: Final = msgspec.json.Decoder(float_hook=_as_json_writes_it).decode
+_decode: Final = msgspec.json.Decoder(float_hook=_plain_float).decode
 
 
 def plain_json(payload: dict[object, object], max_depth: int) -> bytes | None:
@@ -46,7 +52,25 @@ def plain_json(payload: dict[object, object], max_depth: int) -> bytes | None:
             return None
     except Exception:  # noqa: BLE001 - whatever it is, a value has raised it, and the exact check names that value
         return None
-    if len(body) >= _LONG_NUMBER_DIGITS and _LONG_NUMBER.search(body):
+    return body if _is_within_bounds(payload, body, max_depth) else None
+
+
+def plain_json_of_text(text: str, max_depth: int) -> bytes | None:
+    """Return the text of a JSON object as canonical JSON, or None for a text that is not plain.
+
+    ⚑ What is returned here is what :mod:`json` and then :mod:`.payload` would make of it, byte for byte: msgspec takes
+    no text that they refuse.
+    """
+    try:
+        payload = _decode(text)
+        body = _encode(payload)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
+    return body if isinstance(payload, dict) and _is_within_bounds(payload, body, max_depth) else None
+
+
+def _is_within_bounds(payload: Any, body: bytes, max_depth: int) -> bool:  # noqa: ANN401 - any JSON
+    if len(body) >= _LONG_NUMBER_DIGITS and _LONG_NUMBER.search(body):
+        return False
     may_be_deep = len(body) > 2 * max_depth and body.count(b"{") + body.count(b"[") > max_depth
-    return None if may_be_deep and is_deeper(payload, max_depth) else body
+    return not (may_be_deep and is_deeper(payload, max_depth))

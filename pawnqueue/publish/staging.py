@@ -11,7 +11,7 @@ from pawnqueue.domain import layout
 from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.identifiers import UnitId
 from pawnqueue.domain.object_sizes import STAGED_OBJECT_BYTES, max_staged_bytes
-from pawnqueue.domain.pack import entry_line, pack_body
+from pawnqueue.domain.pack import pack_body, staged_lines
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.write_record import StagedObject
 from pawnqueue.errors import CompatibilityError, InvalidArgumentError, ObjectTooLargeError, PawnQueueError, StoreError
@@ -84,18 +84,14 @@ async def stage(
 
 
 def _lines(before: Staged, messages: Sequence[Checked], producer_id: str, *, is_pack: bool) -> list[bytes]:
-    return [
-        entry_line(
-            id=layout.written_id(before.topic, before.write_id, before.part, position),
-            topic=before.topic,
-            producer_id=producer_id,
-            created_at="",  # the commit decides it
-            payload_json=message.payload,
-            headers=message.headers,
-            write_id=before.write_id if is_pack else "",  # a row gets it from the commit
-        )
-        for position, message in enumerate(messages, len(before))
-    ]
+    topic, write_id, start = before.topic, before.write_id, len(before)
+    return staged_lines(
+        layout.written_ids(topic, write_id, before.part, range(start, start + len(messages))),
+        ((message.payload, message.headers) for message in messages),
+        topic=topic,
+        producer_id=producer_id,
+        write_id=write_id if is_pack else "",  # a row gets it from the commit
+    )
 
 
 def _objects(lines: Sequence[bytes], packs: PacksSettings | None) -> Iterator[tuple[Sequence[bytes], bool]]:

@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql.types import ArrayType, DateType, LongType, MapType, StringType, StructField, StructType, TimestampType
 
 from pawnqueue import InvalidArgumentError, InvalidPayloadError
+from pawnqueue.settings import LimitsSettings
 from pyspark_pawnqueue.rows_to_messages import MessageBuilder
 
 
@@ -52,4 +53,4 @@ def test_a_time_that_no_calendar_has_is_told(kind: StructType, values: pa.Array)
     payloads = MessageBuilder(StructType().add("n", LongType()).add("due", kind))
     batch = pa.RecordBatch.from_arrays([pa.array([1, 2, 3]), values], names=["n", "due"])
     with pytest.raises(InvalidPayloadError, match=r"payloads\[8\] for topic 'orders' has in column 'due' .* 1 to 9999"):
-        list(payloads.build(batch, "orders", 7))
+        list(payloads.build(batch, "orders", 7, LimitsSettings()))
