@@ -53,6 +53,7 @@ from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage
 from pawnqueue.reads.health import Health
 from pawnqueue.reads.inspect_topic import Location
 from pawnqueue.reads.portions import PlannedUnit, Portion
+from pawnqueue.reads.selection import Selection
 from pawnqueue.registers.probe import ProbeResult
 from pawnqueue.settings import Settings
 from pawnqueue.stores.memory import MemoryStore
@@ -108,6 +109,7 @@ __all__ = [
     "RequeueMessage",
     "Retry",
     "RetryBudgetExceededError",
+    "Selection",
     "Settings",
     "Settlement",
     "Staged",

@@ -75,6 +75,7 @@ from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage, dead_letter
 from pawnqueue.reads.health import Health, health
 from pawnqueue.reads.inspect_topic import Location, find, peek
 from pawnqueue.reads.portions import Portion, read_portion, refresh_portion
+from pawnqueue.reads.selection import Selection
 from pawnqueue.registers.probe import ProbeResult, probe
 from pawnqueue.runtime.cancellation import cancel_after
 from pawnqueue.runtime.concurrency import all_of
@@ -1156,6 +1157,7 @@ class PawnQueue(ForAsyncWith):
         parts: int | None = None,
         dead: bool = False,
         max_messages: int | None = None,
+        only: Selection | None = None,
     ) -> list[Portion]:
         """Cut what a claim has, or what is in a topic, into portions that other processes :meth:`read`.
 
@@ -1166,10 +1168,11 @@ class PawnQueue(ForAsyncWith):
         :param parts: how many at most; without it, as many as the messages' sizes are worth.
         :param dead: of a topic, its dead letters instead.
         :param max_messages: of a topic, how many at most, from its head.
+        :param only: of a topic, which of them; ``max_messages`` counts what the listing does not rule out.
         :raises LeaseLostError: the claim has no record any more, was taken over, its time is over, or all of it is
             settled.
         """
-        topic, cut = checked_cut(of, parts, dead, max_messages)
+        topic, cut = checked_cut(of, parts, dead, max_messages, only)
         return await cut(self._context, await self._topic(topic, "portions"))
 
     async def read(self, portion: Portion) -> list[Message] | list[DeadLetter]:

@@ -40,6 +40,7 @@ from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage
 from pawnqueue.reads.health import Health
 from pawnqueue.reads.inspect_topic import Location
 from pawnqueue.reads.portions import Portion
+from pawnqueue.reads.selection import Selection
 from pawnqueue.registers.probe import ProbeResult
 from pawnqueue.sync_callbacks import SyncKeepAlive
 from pawnqueue.terms import (
@@ -828,7 +829,13 @@ class SyncCalls(ABC):
         return self.run(lambda queue: queue.backlog(topic, at_least, claims=claims))
 
     def portions(
-        self, of: Reference | str, *, parts: int | None = None, dead: bool = False, max_messages: int | None = None
+        self,
+        of: Reference | str,
+        *,
+        parts: int | None = None,
+        dead: bool = False,
+        max_messages: int | None = None,
+        only: Selection | None = None,
     ) -> list[Portion]:
         """Cut what a claim has, or what is in a topic, into portions that other processes :meth:`read`.
 
@@ -839,10 +846,11 @@ class SyncCalls(ABC):
         :param parts: how many at most; without it, as many as the messages' sizes are worth.
         :param dead: of a topic, its dead letters instead.
         :param max_messages: of a topic, how many at most, from its head.
+        :param only: of a topic, which of them; ``max_messages`` counts what the listing does not rule out.
         :raises LeaseLostError: the claim has no record any more, was taken over, its time is over, or all of it is
             settled.
         """
-        return self.run(lambda queue: queue.portions(of, parts=parts, dead=dead, max_messages=max_messages))
+        return self.run(lambda queue: queue.portions(of, parts=parts, dead=dead, max_messages=max_messages, only=only))
 
     def read(self, portion: Portion) -> list[Message] | list[DeadLetter]:
         """Read a portion: its messages, or its dead letters. It sends no other requests.

@@ -27,6 +27,7 @@ from pawnqueue.domain.object_sizes import MAX_CLAIM_PACKED_MESSAGES
 from pawnqueue.errors import InvalidArgumentError
 from pawnqueue.maintenance.letter_filter import LetterFilter
 from pawnqueue.reads.portions import Portion, portions_of_claim, portions_of_topic
+from pawnqueue.reads.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -195,7 +196,7 @@ def checked_settlement(
 
 
 def checked_cut(
-    of: Reference | str, parts: object, dead: object, max_messages: object
+    of: Reference | str, parts: object, dead: object, max_messages: object, only: Selection | None
 ) -> tuple[str, Callable[[Context, TopicRecord], Awaitable[list[Portion]]]]:
     """Check what ``portions`` was given: the reference of a claim, or a topic with what to look at in it.
 
@@ -205,17 +206,36 @@ def checked_cut(
     if isinstance(of, str):
         most = None if max_messages is None else checked_count(max_messages, "max_messages", "portions")
         topic, is_dead = layout.checked_topic(of), checked_flag(dead, "dead", "portions")
+        chosen = _checked_selection(only, topic, is_dead=is_dead)
         return topic, lambda context, known: portions_of_topic(
-            context, topic, wanted, most, dead=is_dead, packs=known.may_have_packs
+            context, topic, wanted, most, dead=is_dead, packs=known.may_have_packs, only=chosen
         )
     reference = ClaimReference.of(of)
-    if dead is not False or max_messages is not None:
+    if dead is not False or max_messages is not None or only is not None:
         raise InvalidArgumentError(
-            "dead= and max_messages= are for the messages of a topic: a claim is cut as a whole.",
+            "dead=, max_messages= and only= are for the messages of a topic: a claim is cut as a whole.",
             topic=reference.topic,
             operation="portions",
         )
     return reference.topic, lambda context, _: portions_of_claim(context, reference, wanted)
+
+
+def _checked_selection(only: Selection | None, topic: str, *, is_dead: bool) -> Selection:
+    if only is None:
+        return EVERYTHING
+    if not isinstance(only, Selection):
+        raise InvalidArgumentError(
+            f"only= is a Selection, not a {type(only).__name__}: pass Selection(created_after=…).",
+            topic=topic,
+            operation="portions",
+        )
+    if only.is_for_letters and not is_dead:
+        raise InvalidArgumentError(
+            "buried_after, buried_before, reason and letter_ids select dead letters: pass dead=True with them.",
+            topic=topic,
+            operation="portions",
+        )
+    return only
 
 
 def checked_portion(portion: object, operation: str) -> Portion:

@@ -12,10 +12,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pawnqueue import ConfigError, PawnQueueError, Portion, Settings, StoreError, SyncPawnQueue
+from pawnqueue import ConfigError, PawnQueueError, Portion, Selection, Settings, StoreError, SyncPawnQueue
 from pyspark_pawnqueue.messages_to_rows import RowBuilder, schema_of
 from pyspark_pawnqueue.spark_errors import invalid_argument, raise_spark_errors
 from pyspark_pawnqueue.spark_options import SparkOptions
+from pyspark_pawnqueue.topic_selection import selection_of
 
 #: How many messages make an Arrow batch. While Spark works on one batch, the next one is read.
 ARROW_BATCH_MESSAGES: Final = 1000
@@ -38,6 +39,7 @@ class BatchReader(DataSourceReader):
         self._rows = RowBuilder(schema, dead=not options.has_claim and options.reads_dead_letters())
         options.check_use("read" if options.has_claim else "peek")
         _check_schema(options, schema)
+        self._only = None if options.has_claim else selection_of(options, schema.names)
         self._settings = options.settings()
 
     @raise_spark_errors()
@@ -49,9 +51,11 @@ class BatchReader(DataSourceReader):
                 found = [queue.portions(claim, parts=options.count("partitions")) for claim in options.claims()]
                 return [PortionPartition(portion) for portions in found for portion in portions]
             topic, is_dead, most = options.topic, options.reads_dead_letters(), options.count("maxMessages")
-            portions = queue.portions(topic, parts=options.count("partitions"), dead=is_dead, max_messages=most)
+            only = self._only or Selection()
+            parts = options.count("partitions")
+            portions = queue.portions(topic, parts=parts, dead=is_dead, max_messages=most, only=only)
             # Spark keeps this plan for all actions. An empty topic may have messages, or packs, by the next action.
-            empty = Portion(topic, (), is_dead=is_dead, most=most, packs=True)
+            empty = Portion(topic, (), is_dead=is_dead, most=most, packs=True, only=only)
             return [PortionPartition(each) for each in portions or [empty]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

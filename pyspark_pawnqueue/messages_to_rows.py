@@ -58,6 +58,8 @@ _MESSAGE_COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Message], Any]]]]
 }
 _DEAD_LETTER_COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[DeadLetter], Any]]]] = {
     "letter_id": (_STRING, lambda letter: letter.id),
+    "topic": (_STRING, lambda letter: letter.topic),
+    "deliveries": (types.IntegerType(), lambda letter: letter.deliveries),
     "buried_at": (types.TimestampType(), lambda letter: letter.buried_at),
     "reason": (_STRING, lambda letter: _as_utf8(letter.reason) or None),  # what a letter lacks is null
     "error": (_STRING, lambda letter: _as_utf8(letter.error) or None),
@@ -124,12 +126,12 @@ class RowBuilder:
         columns: dict[str, pa.Array] = {}
         for field in self.schema.fields:
             name, kind = field.name.lower(), arrow.field(field.name).type
-            if name in _MESSAGE_COLUMNS:
-                of_message = _MESSAGE_COLUMNS[name][1]
-                values = [None if message is None else of_message(message) for message in messages]
-            elif name in _DEAD_LETTER_COLUMNS and self.dead:
+            if name in _DEAD_LETTER_COLUMNS and self.dead:
                 of_letter = _DEAD_LETTER_COLUMNS[name][1]
                 values = [None if letter is None else of_letter(letter) for letter in letters]
+            elif name in _MESSAGE_COLUMNS:
+                of_message = _MESSAGE_COLUMNS[name][1]
+                values = [None if message is None else of_message(message) for message in messages]
             elif name == CORRUPT_COLUMN:
                 continue  # known once all other columns are built
             else:

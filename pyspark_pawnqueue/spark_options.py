@@ -26,6 +26,18 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "payloadSchema": ("read, peek, stream", "Columns to parse out of the payload, in Spark's schema syntax."),
     "partitions": ("read, peek, stream", "The most partitions. Default: as many as the sizes of the messages need."),
     "maxMessages": ("peek", "The most messages to read, from the head of the topic. Default: all."),
+    "createdAfter": (
+        "peek",
+        "Messages created at this time or later, as `2026-03-01T12:00:00Z`. Without a zone it is UTC.",
+    ),
+    "createdBefore": ("peek", "Messages that were created before this time."),
+    "buriedAfter": ("peek", "Dead letters that were buried at this time or later. Older ones are not fetched."),
+    "buriedBefore": ("peek", "Dead letters that were buried before this time."),
+    "reason": (
+        "peek",
+        "Dead letters whose reason is this, or begins with it, as `redrive` takes it. Of others no body is fetched.",
+    ),
+    "letterIds": ("peek", "Dead letters with these ids, separated by commas. Others are not fetched."),
     "maxMessagesPerBatch": ("stream", "The most messages in a micro-batch. Default: 10,000."),
     "maxBytesPerBatch": (
         "stream",

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pawnqueue.domain.reasons import is_reason
 from pawnqueue.reads.dead_letters import read_reason
 
 if TYPE_CHECKING:
     from pawnqueue.catalog.letters import ListedLetter
     from pawnqueue.context import Context
-
-#: In a reason that is looked for: any text.
-_ANYTHING = "*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +18,7 @@ class LetterFilter:
     """What dead letters have to be like. All that is given has to be true of a letter."""
 
     reason: str | None = None
-    """The reason, or its beginning: see :func:`is_reason`."""
+    """The reason, or its beginning: see :func:`.is_reason`."""
     older_than: float | None = None
     """For how many seconds they have been buried at least."""
     younger_than: float | None = None
@@ -44,38 +42,3 @@ class LetterFilter:
             return True
         reason = await read_reason(context, topic, letter.id)
         return reason is not None and is_reason(reason.reason, self.reason)
-
-
-def is_reason(reason: str, wanted: str) -> bool:
-    """Say whether a reason is the wanted one, or begins with it.
-
-    The wanted text ends at the end of a word: ``ValueError`` finds ``ValueError: no amount``, and not ``ValueErrors``.
-    A ``*`` in it means any text.
-    """
-    if not wanted:
-        return not reason
-    first, *others = wanted.split(_ANYTHING)
-    if not reason.startswith(first):
-        return False
-    if not others:
-        return _ends_a_word(reason, len(first))
-    *between, last = others
-    at = len(first)
-    for part in between:
-        at = reason.find(part, at)
-        if at < 0:
-            return False
-        at += len(part)
-    while (at := reason.find(last, at)) >= 0:
-        if not last or _ends_a_word(reason, at + len(last)):
-            return True
-        at += 1
-    return False
-
-
-def _ends_a_word(text: str, at: int) -> bool:
-    return at == len(text) or not (_is_of_word(text[at - 1]) and _is_of_word(text[at]))
-
-
-def _is_of_word(character: str) -> bool:
-    return character.isalnum() or character == "_"

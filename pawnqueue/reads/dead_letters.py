@@ -14,7 +14,13 @@ from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_by
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.domain.records import DeadReason
 from pawnqueue.domain.times import instant
-from pawnqueue.errors import CompatibilityError, InvalidArgumentError, ObjectTooLargeError, StoreError
+from pawnqueue.errors import (
+    CompatibilityError,
+    InvalidArgumentError,
+    ObjectTooLargeError,
+    StoreError,
+)
+from pawnqueue.reads.selection import EVERYTHING, Selection
 from pawnqueue.runtime.concurrency import for_each
 
 if TYPE_CHECKING:
@@ -26,6 +32,8 @@ if TYPE_CHECKING:
 MAX_UNKNOWN_IDS_SHOWN = 3
 #: A search for ids lists a topic with more letters than this a second time, rather than remember all of them.
 MAX_REMEMBERED_LETTERS = 10_000
+
+_WITHOUT_MESSAGES = Selection(reads_messages=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +104,21 @@ async def dead_letters(  # noqa: PLR0913 - which, and how much of each
             letter for letter in ordered if (_sort_key(letter) < passed if newest_first else _sort_key(letter) > passed)
         ]
     chosen = ordered[:most]
-    found = await read_letters(context, topic, chosen, payloads=payloads)
+    found = await read_letters(context, topic, chosen, only=EVERYTHING if payloads else _WITHOUT_MESSAGES)
     return DeadLetterPage(tuple(found), len(letters), _make_token(chosen[-1]) if len(ordered) > len(chosen) else None)
 
 
 async def read_letters(
-    context: Context, topic: str, letters: Sequence[ListedLetter], *, payloads: bool = True
+    context: Context, topic: str, letters: Sequence[ListedLetter], *, only: Selection = EVERYTHING
 ) -> list[DeadLetter]:
-    """Read letters that a LIST has shown: for each a GET of its reason, and one of its body."""
+    """Read those letters of a LIST that are selected: for each a GET of its reason, and one of its body."""
     patient = context.with_budget()
 
-    async def read(letter: ListedLetter) -> DeadLetter:
-        return await _read(patient, topic, letter, payloads=payloads)
+    async def read(letter: ListedLetter) -> DeadLetter | None:
+        return await _read(patient, topic, letter, only)
 
-    return await for_each(read, letters, at_once=context.at_once)
+    found = await for_each(read, letters, at_once=context.at_once)
+    return [letter for letter in found if letter is not None]
 
 
 async def list_letters(context: Context, topic: str) -> list[ListedLetter]:
@@ -188,26 +197,27 @@ def unknown_ids_error(topic: str, missing: Collection[str]) -> InvalidArgumentEr
     )
 
 
-async def _read(context: Context, topic: str, letter: ListedLetter, *, payloads: bool) -> DeadLetter:
-    """⚑ §5.6: a letter that cannot be read concerns itself: it is returned with what is known, and the fault."""
+async def _read(context: Context, topic: str, letter: ListedLetter, only: Selection) -> DeadLetter | None:
+    """⚑ §5.6: a letter that cannot be read concerns itself: it is returned with what is known, and the fault.
+
+    Return None if it is not selected.
+    """
     reason, fault = DeadReason(reason=""), ""
-    key = listing.reason_key_of(topic, letter.id)
-    try:
-        found = await context.store.get(key, MAX_SMALL_RECORD_BYTES)
-        if found is None:
-            fault = f"{key} does not exist"
-        else:
-            reason = DeadReason.decode(found.body, key)
-    except (StoreError, CompatibilityError, UnreadableRecordError) as problem:
-        fault = str(problem)
+    if only.needs_reasons:
+        reason, fault = await _read_reason(context, topic, letter, is_decisive=only.is_by_reason)
+    buried_at = instant(reason.at) or letter.written_at
+    if not only.has_burial(buried_at, reason.reason):
+        return None
     message = None
-    if payloads:
-        message, problem_of_body = await _read_body(context, topic, letter, reason)
+    if only.needs_messages:
+        message, problem_of_body = await _read_body(context, topic, letter, reason, is_decisive=only.is_by_message)
         fault = "; ".join(problem for problem in (fault, problem_of_body) if problem)
+        if not only.has_message(message):
+            return None
     return DeadLetter(
         id=letter.id,
         topic=topic,
-        buried_at=instant(reason.at) or letter.written_at,
+        buried_at=buried_at,
         reason=reason.reason,
         error=reason.error,
         deliveries=reason.deliveries,
@@ -221,8 +231,23 @@ async def _read(context: Context, topic: str, letter: ListedLetter, *, payloads:
     )
 
 
+async def _read_reason(
+    context: Context, topic: str, letter: ListedLetter, *, is_decisive: bool
+) -> tuple[DeadReason, str]:
+    key = listing.reason_key_of(topic, letter.id)
+    try:
+        found = await context.store.get(key, MAX_SMALL_RECORD_BYTES)
+        if found is None:
+            return DeadReason(reason=""), f"{key} does not exist"
+        return DeadReason.decode(found.body, key), ""
+    except (StoreError, CompatibilityError, UnreadableRecordError) as problem:
+        if is_decisive:
+            _raise_if_unknown(problem)
+        return DeadReason(reason=""), str(problem)
+
+
 async def _read_body(
-    context: Context, topic: str, letter: ListedLetter, reason: DeadReason
+    context: Context, topic: str, letter: ListedLetter, reason: DeadReason, *, is_decisive: bool = False
 ) -> tuple[Message | None, str]:
     key = listing.key_of(topic, letter.id)
     try:
@@ -232,7 +257,15 @@ async def _read_body(
         envelope = Envelope.decode(found.body, key)
         return as_message(envelope, topic, reason.name, deliveries=reason.deliveries), ""
     except (StoreError, CompatibilityError, UnreadableRecordError) as problem:
+        if is_decisive:
+            _raise_if_unknown(problem)
         return None, str(problem)
+
+
+def _raise_if_unknown(problem: Exception) -> None:
+    """Raise where the store does not tell whether a letter is selected: it must not be missing from what is read."""
+    if isinstance(problem, StoreError) and not isinstance(problem, ObjectTooLargeError):
+        raise problem
 
 
 def _sort_key(letter: ListedLetter) -> tuple[datetime, str]:

@@ -7,6 +7,7 @@ writes nothing.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import ceil
@@ -24,6 +25,7 @@ from pawnqueue.domain.size_hint import hint_of_record
 from pawnqueue.errors import CompatibilityError, LeaseLostError, ObjectTooLargeError
 from pawnqueue.reads.dead_letters import read_letters
 from pawnqueue.reads.inspect_topic import read_messages
+from pawnqueue.reads.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
     from pawnqueue.claims.claim import ClaimReference, Message
@@ -105,6 +107,8 @@ class Portion:
     """It has at most this many messages, from its beginning."""
     packs: bool = False
     """Without a claim: whether the topic may have packs."""
+    only: Selection = EVERYTHING
+    """Without a claim: which messages or dead letters of its units are read."""
 
     def split(self, most: int, most_cost: int = MAX_PORTION_COST_BYTES) -> Iterator[Portion]:
         """Cut it into portions of at most this many messages and this cost; a single unit may have or cost more."""
@@ -159,13 +163,20 @@ def _planned(record: ClaimRecord, unit_id: str) -> PlannedUnit:
 
 
 async def portions_of_topic(  # noqa: PLR0913 - what is cut, and how
-    context: Context, topic: str, parts: int | None, most: int | None, *, dead: bool, packs: bool
+    context: Context,
+    topic: str,
+    parts: int | None,
+    most: int | None,
+    *,
+    dead: bool,
+    packs: bool,
+    only: Selection,
 ) -> list[Portion]:
     """Cut the messages of a topic, claimed or not, or its dead letters, into portions, by a LIST.
 
     :param packs: whether the topic may have packs. They take one more LIST.
     """
-    whole = await refresh_portion(context, Portion(topic, (), is_dead=dead, most=most, packs=packs))
+    whole = await refresh_portion(context, Portion(topic, (), is_dead=dead, most=most, packs=packs, only=only))
     return _set_bounds(_cut(whole, parts))
 
 
@@ -222,7 +233,7 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
         planned = [
             ListedLetter(UnitId(unit.name), unit.size, unit.written_at) for unit in portion.units if unit.written_at
         ]
-        return await read_letters(context, portion.topic, planned)
+        return await read_letters(context, portion.topic, planned, only=portion.only)
     if not portion.claim:
         return await _read_of_topic(context, portion)
     found: list[Message] = []
@@ -247,7 +258,8 @@ async def _read_of_topic(context: Context, portion: Portion) -> list[Message]:
     named = [(units.parse(planned.name), planned.count) for planned in portion.units]
     wanted = [(unit, count) for unit, count in named if unit is not None]
     found = await read_messages(context, portion.topic, [unit for unit, _ in wanted])
-    return [message for messages, (_, count) in zip(found, wanted, strict=True) for message in messages[:count]]
+    first = [message for messages, (_, count) in zip(found, wanted, strict=True) for message in messages[:count]]
+    return [message for message in first if portion.only.has_message(message)]
 
 
 async def _check_held(context: Context, portion: Portion) -> None:
@@ -297,13 +309,25 @@ def _lost_message_error(portion: Portion, unit: PlannedUnit, why: Decision) -> L
 
 
 async def _units(context: Context, portion: Portion) -> AsyncIterator[tuple[list[PlannedUnit], str]]:
-    async for page in units.pages(context.store, portion.topic, packs=portion.packs, after=portion.after):
-        yield [PlannedUnit(unit.name, unit.size, count=unit.count) for unit in page.units], page.end
+    after: str | None = portion.after
+    while after is not None:
+        start, after = after, None
+        async with aclosing(units.pages(context.store, portion.topic, packs=portion.packs, after=start)) as pages:
+            async for page in pages:
+                wanted = [unit for unit in page.units if portion.only.may_have(unit)]
+                yield [PlannedUnit(unit.name, unit.size, count=unit.count) for unit in wanted], page.end
+                after = portion.only.listing_start(page.end) or None
+                if after is not None:
+                    break
 
 
 async def _letters(context: Context, portion: Portion) -> AsyncIterator[tuple[list[PlannedUnit], str]]:
-    async for page in letters.pages(context.store, portion.topic, start_after=portion.after):
-        yield [PlannedUnit(each.id, each.size, written_at=each.written_at) for each in page.letters], page.end
+    first, last = portion.only.letter_bounds(portion.topic)
+    async for page in letters.pages(context.store, portion.topic, start_after=max(portion.after, first)):
+        wanted = [letter for letter in page.letters if portion.only.may_have_letter(letter)]
+        yield [PlannedUnit(each.id, each.size, written_at=each.written_at) for each in wanted], page.end
+        if last and page.end >= last:
+            break
 
 
 def _cut(whole: Portion, parts: int | None) -> list[Portion]:

@@ -13,10 +13,10 @@ from pawnqueue.catalog import letters, units
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import ClaimRecord
 from pawnqueue.domain.completed import read_log
+from pawnqueue.domain.reasons import is_reason
 from pawnqueue.domain.records import TopicRecord, TopicSettings
 from pawnqueue.domain.topic_limits import CompletedLog, DeadLetterLimits
 from pawnqueue.events import Event, LettersExpiring
-from pawnqueue.maintenance.letter_filter import is_reason
 from pawnqueue.maintenance.redrive import REDRIVE_LOCK_SECONDS
 from tests.sim.actors import claimed, consumer, dag_janitor, janitor, note, publisher, redriver, shaken, start
 from tests.sim.afterwards import POLL, UNTIL_ALL_IS_TAKEN, afterwards, quiet

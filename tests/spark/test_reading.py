@@ -19,7 +19,7 @@ from pyspark_pawnqueue.spark_errors import ERROR_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
     from pawnqueue import Claim, Settings
     from tools.kit.servers import S3Server
@@ -54,7 +54,11 @@ class Shop:
         found = [as_dict(claim) for claim in claims]
         if found:
             options["claim"] = json.dumps(found[0] if len(found) == 1 else found)
-        return self.spark.read.format("pawnqueue").options(**{**where(self.settings), **options}).load()
+        return self.reader(**options).load()
+
+    def reader(self, **options: Any) -> DataFrameReader:
+        """Return a reader of the format with these options."""
+        return self.spark.read.format("pawnqueue").options(**{**where(self.settings), **options})
 
     def failure(self, *claims: Claim | dict[str, Any], **options: Any) -> str:
         """Return the sentence with which a read fails."""

@@ -118,7 +118,7 @@ def made(use: str, given: dict[str, str]) -> object:
 
 FOR: dict[str, tuple[dict[str, str], set[str]]] = {
     "read": ({**QUEUE, "claim": CLAIM}, {"claim", "payloadSchema", "partitions"}),
-    "peek": (PEEK, {"topic", "mode", "payloadSchema", "partitions", "maxMessages"}),
+    "peek": (PEEK, {"topic", "mode", "payloadSchema", "partitions", "maxMessages", "createdAfter", "createdBefore"}),
     "stream": (
         {**TOPIC, "minMessagesPerBatch": "5"},
         {"topic", "payloadSchema", "partitions", "consumer", "ttl"}
@@ -127,7 +127,16 @@ FOR: dict[str, tuple[dict[str, str], set[str]]] = {
     "batch write": ({**TOPIC, "writeId": "w"}, {"topic", "writeId", "allowEmpty", "producer"}),
     "stream write": (TOPIC, {"topic", "producer"}),
 }
-VALUES = {"mode": "peek", "claim": CLAIM, "topic": "orders", "writeId": "w", "payloadSchema": "", "allowEmpty": "true"}
+VALUES = {
+    "mode": "peek",
+    "claim": CLAIM,
+    "topic": "orders",
+    "writeId": "w",
+    "payloadSchema": "",
+    "allowEmpty": "true",
+    "createdAfter": "2026-03-01",
+    "createdBefore": "2026-03-01T12:00:00+01:00",
+}
 
 
 @pytest.mark.parametrize("use", FOR)

@@ -41,7 +41,7 @@ RETURNED = {
                  "PublishedIds", "Staged"],
     "Looks": ["Topic", "TopicSettings", "CompletedLog", "DeadLetterLimits", "CompletedMessage", "CompletedPage",
               "Stats", "Backlog", "Location", "DeadLetter",
-              "DeadLetterPage", "Registration", "Portion", "PlannedUnit", "ProbeResult", "Health"],
+              "DeadLetterPage", "Registration", "Portion", "Selection", "PlannedUnit", "ProbeResult", "Health"],
     "For your tests": ["MemoryStore"],
 }  # fmt: skip
 METHODS = {

@@ -9,8 +9,8 @@ import pytest
 
 from pawnqueue import InvalidArgumentError, MemoryStore, PawnQueue, RedriveProgress, RedriveResult, events
 from pawnqueue.catalog import letters as dead_letters
+from pawnqueue.domain.reasons import is_reason
 from pawnqueue.maintenance import redrive as redriving
-from pawnqueue.maintenance.letter_filter import is_reason
 from pawnqueue.reads import dead_letters as reading
 from tests.pawnqueue.virtual import TOPIC, Process, World, numbered
 
