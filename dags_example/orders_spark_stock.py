@@ -5,8 +5,8 @@ It works, with these disadvantages:
 - Nothing renews the claim while the job runs, except the janitor. So its ``ttl`` has to be longer than the longest job.
   If the task is killed, its next try does not wait for the first one's driver to end.
 - A task that is killed leaves its Python driver running (``on_kill`` ends only the JVM). Two drivers may work on one
-  claim, and a driver may outlive it. The way in which they write has to allow that, as ``spark_jobs/parquet_once.py``
-  does.
+  claim, and a driver may outlive it. The way in which they write has to allow that, as
+  ``pyspark_pawnqueue.parquet_once`` does.
 - The job reads the place and the secret of the queue from the worker's environment (``PAWNQUEUE_*``), not from a
   connection.
 - The job cannot report messages. Orders that it rejects are acked too, and are only in its table ``rejected``.

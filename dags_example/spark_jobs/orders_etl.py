@@ -4,7 +4,7 @@
 
 A ``PawnQueueSparkSubmitOperator`` passes the claim and the place of the queue to it. With another operator, pass the
 claim as the sensor returned it, and set the ``PAWNQUEUE_*`` variables in the environment. Running it twice for a claim
-has the effect of running it once: see ``parquet_once.py``.
+has the effect of running it once: see ``pyspark_pawnqueue.parquet_once``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import json
 import sys
 from pathlib import Path
 
-from parquet_once import is_written, not_yet_in, write_once
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from pawnqueue import ClaimReference
-from pyspark_pawnqueue.jobs import confirm, job_claims, report_failures
+from pyspark_pawnqueue.jobs import job_claims, report_failures
+from pyspark_pawnqueue.parquet_once import is_written, not_yet_in, write_once
 
 SCHEMA = "order_id long, item string, quantity int, price decimal(10,2)"
 
@@ -42,14 +42,14 @@ def main(out: Path, *given: str) -> None:
         rejected = messages.where("reason is not null").select("id", "payload", "reason")
         if not given:  # otherwise no task receives the report
             report_failures(claim, rejected)
-        if not is_written(out, claim.stem):
+        if not is_written(out, claim):
             orders = not_yet_in(out, "orders", messages.where("reason is null"))
             orders = orders.select(
                 "id", "order_id", "item", "quantity", (f.col("quantity") * f.col("price")).alias("amount")
             )
             sums = orders.groupBy("item").agg(f.sum("quantity").alias("quantity"), f.sum("amount").alias("amount"))
             tables = {"orders": orders, "by_item": sums, "rejected": not_yet_in(out, "rejected", rejected)}
-            write_once(out, claim.stem, tables, confirm=lambda claim=claim: confirm(claim))
+            write_once(out, claim, tables)
         messages.unpersist()
 
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from parquet_once import is_written, not_yet_in, write_once
 from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_pawnqueue.parquet_once import is_written, not_yet_in, write_once
 
 SCHEMA = "order_id long, item string, quantity int, price decimal(10,2)"
 
@@ -40,7 +41,7 @@ def main(out: Path, topic: str, seconds: str = "") -> None:
                 "orders": not_yet_in(out, "orders", good.select("id", "order_id", "item", "quantity", "price")),
                 "rejected": not_yet_in(out, "rejected", bad.select("id", "payload")),
             }
-            write_once(out, name, tables, confirm=lambda: None)
+            write_once(out, name, tables)
             batch.unpersist()
 
     how = {"processingTime": f"{seconds} seconds"} if seconds else {"availableNow": True}

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrameReader, DataFrameWriter
 from pyspark.sql.streaming import DataStreamReader
 
 from pawnqueue import ClaimReference, Settings, SyncPawnQueue
-from pyspark_pawnqueue import PawnQueueSparkError
+from pyspark_pawnqueue import PawnQueueSparkError, parquet_once
 from pyspark_pawnqueue.job_environment import CLAIM_VARIABLE, CONNECTION_VARIABLE, REPORT_VARIABLE
 from pyspark_pawnqueue.jobs import confirm
 
@@ -131,37 +131,21 @@ def test_what_comes_in_another_claim_is_left_out(
     assert max(written(tmp_path / "out", "rejected", "id").values()) == 1
 
 
-def test_of_two_drivers_the_first_has_written(spark: SparkSession, job: Callable[[str], Any], tmp_path: Path) -> None:
-    """Both drivers are about to rename. The second one's files are removed, and no attempt is left."""
-    once = job("parquet_once")
-    rows = spark.range(3).selectExpr("string(id) AS id", "'first' AS who")
-    late = spark.range(3).selectExpr("string(id) AS id", "'late' AS who")
-
-    def meanwhile() -> None:
-        once.write_once(tmp_path, "a", {"orders": rows}, confirm=lambda: None)
-
-    once.write_once(tmp_path, "a", {"orders": late}, confirm=meanwhile)
-
-    assert written(tmp_path, "orders", "who") == {"first": 3}
-    assert [each.name for each in tmp_path.iterdir()] == ["claim=a"]
-
-
 def test_who_lost_its_claim_writes_nothing(
     queue: SyncPawnQueue, job: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the claim is given back while the job writes, the job fails, and readers find none of its rows."""
     queue.publish("orders", orders(3))
     claim = claimed(queue, "lost", monkeypatch)
-    etl = job("orders_etl")
     confirm(reference(claim))  # it holds
 
     def give_back(named: ClaimReference) -> None:
         queue.nack(claim, requeue=True)
         confirm(named)
 
-    monkeypatch.setattr(etl, "confirm", give_back)
+    monkeypatch.setattr(parquet_once, "confirm", give_back)
     with pytest.raises(PawnQueueSparkError, match="is settled"):
-        etl.main(tmp_path / "out")
+        job("orders_etl").main(tmp_path / "out")
 
     assert written(tmp_path / "out", "orders", "order_id") == {}
 

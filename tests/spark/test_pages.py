@@ -34,7 +34,7 @@ def test_the_jobs_of_the_page_run(
     pages = (TOP / "docs" / "spark.md", TOP / "README.md")
     page = "\n".join(block.body for one in pages for block in blocks(one) if block.kind == "python spark")
     page += "\nassert orders.where('item is not null').count() == 30, 'what the README reads'\n"
-    for written in ("out/", "stream/", "checkpoints/"):  # the JVM's working directory is nobody's to choose
+    for written in ("out/", "stream/", "checkpoints/", "tables/"):  # the JVM's working directory is nobody's to choose
         assert f'"{written}' in page
         page = page.replace(f'"{written}', f'"{tmp_path}/{written}')
     job, folder, settings = tmp_path / "job.py", JobFolder(), settings_for(seaweedfs)
@@ -53,6 +53,8 @@ def test_the_jobs_of_the_page_run(
     assert [path.name for path in (tmp_path / "out").iterdir()] == [f"claim={reference.stem}"]
     sums = pq.read_table(tmp_path / "out" / f"claim={reference.stem}").to_pydict()
     assert sorted(zip(sums["item"], sums["sum(price)"], strict=True)) == [("milk", 22.5), ("tea", 21.0)]
+    [claim_folder] = (tmp_path / "tables" / "orders").iterdir()
+    assert pq.read_table(claim_folder / "orders").num_rows == 29
     assert folder.read_report() == {ids[29]: "the payload does not fit"}
     assert invoices.pending == 29
     assert pq.read_table(tmp_path / "stream" / "batch=0")["order_id"].to_pylist() == [*range(30, 40)]

@@ -33,6 +33,7 @@ import json
 import sys
 from pyspark.sql import SparkSession
 import pyspark_pawnqueue
+from pyspark_pawnqueue.parquet_once import write_once
 
 spark = SparkSession.builder.getOrCreate()
 if "register" in sys.argv:
@@ -55,6 +56,7 @@ def where(batches):
 
 options = json.load(open(sys.argv[1]))
 frame = spark.read.format("pawnqueue").options(**options).option("payloadSchema", "order_id long").load()
+assert write_once(sys.argv[2], "by-a-job", {"numbers": spark.range(1)})
 rows = frame.mapInArrow(where, "order_id long, package string, airflow boolean").collect()
 print(json.dumps({
     "driver": pyspark_pawnqueue.__file__,
@@ -119,7 +121,7 @@ def test_executors_have_it_from_an_archive(
         packing.add(packed, ".")
     done = submit(
         job,
-        [told],
+        [told, tmp_path / "out"],
         master=spark_cluster.master_url,
         env={"PYTHONPATH": str(packed)},
         conf={"spark.archives": f"{archive}#pawnqueue", "spark.executorEnv.PYTHONPATH": "pawnqueue"},
@@ -143,7 +145,7 @@ def test_it_comes_along_as_a_zip_and_is_registered(
     files = shutil.make_archive(str(tmp_path / "pawnqueue"), "zip", packed)
     done = submit(
         job,
-        [told, "register"],
+        [told, tmp_path / "out", "register"],
         master=spark_cluster.master_url,
         env={"PYTHONPATH": ""},
         conf={"spark.submit.pyFiles": files},

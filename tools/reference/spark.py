@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_pawnqueue.spark import in_process
 from pawnqueue.settings.short_names import names_of_settings
-from pyspark_pawnqueue import datasource, jobs
+from pyspark_pawnqueue import datasource, jobs, parquet_once
 from pyspark_pawnqueue.spark_options import OPTIONS
 from tools.reference.words import code, imported, table
 
@@ -35,6 +35,9 @@ FUNCTIONS: list[Callable[..., Any]] = [
     jobs.confirm,
     jobs.ack_finished,
     jobs.ack_promptly,
+    parquet_once.write_once,
+    parquet_once.not_yet_in,
+    parquet_once.is_written,
     in_process.reading,
     datasource.register,
 ]

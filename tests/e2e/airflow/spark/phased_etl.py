@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 
+from pyspark_pawnqueue import parquet_once
 from tests.e2e.airflow.spark.gates import Gates
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def main(jobs: str, folder: str, out: str) -> None:
     gates = Gates(folder)
     spark = SparkSession.builder.appName("phased_etl").getOrCreate()
     gates.reach("starting")
-    read, write_once, confirm = orders_etl.read, orders_etl.write_once, orders_etl.confirm
+    read, write_once, confirm = orders_etl.read, orders_etl.write_once, parquet_once.confirm
 
     def stopping_at(rows: DataFrame, phase: str) -> DataFrame:
         def passed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -44,16 +45,17 @@ def main(jobs: str, folder: str, out: str) -> None:
     def phased_read(session: SparkSession, claim: ClaimReference) -> DataFrame:
         return stopping_at(read(session, claim), "reading")
 
-    def phased_write(where: Path, name: str, tables: Mapping[str, DataFrame], *, confirm: Callable[[], object]) -> None:
+    def phased_write(where: Path, claim: ClaimReference, tables: Mapping[str, DataFrame]) -> None:
         phased = {table: stopping_at(rows, "writing") if table == "orders" else rows for table, rows in tables.items()}
-        write_once(where, name, phased, confirm=confirm)
+        write_once(where, claim, phased)
         gates.reach("written")
 
     def phased_confirm(claim: ClaimReference) -> None:
         gates.reach("committing")
         confirm(claim)
 
-    orders_etl.read, orders_etl.write_once, orders_etl.confirm = phased_read, phased_write, phased_confirm
+    orders_etl.read, orders_etl.write_once = phased_read, phased_write
+    parquet_once.confirm = phased_confirm  # type: ignore[assignment] - it is given references only
     orders_etl.main(Path(out))
     spark.stop()
 
