@@ -297,9 +297,11 @@ query.awaitTermination()
 
 
 @pytest.mark.full  # its restart waits for the time of the one that was killed
-def test_a_stream_that_is_killed_while_it_publishes(target: Target, tmp_path: Path) -> None:
+@pytest.mark.parametrize("packs", [True, False])
+def test_a_stream_that_is_killed_while_it_publishes(target: Target, tmp_path: Path, *, packs: bool) -> None:
     """A stream that is killed in the middle of a commit, and started again, publishes every message once."""
-    target.queue.update_topic(TOPIC, packs=False)  # the packs of a batch would be published in a moment
+    target.queue.update_topic(TOPIC, packs=packs)
+    variables = {**target.variables, variable_of("packs.messages"): "2"}  # larger packs are published in a moment
     lines, job = tmp_path / "lines", tmp_path / "job.py"
     lines.mkdir()
     job.write_text(STREAM)
@@ -310,7 +312,7 @@ def test_a_stream_that_is_killed_while_it_publishes(target: Target, tmp_path: Pa
         (lines / name).write_text(text)
         first += count
     arguments = [lines, tmp_path / "checkpoint"]
-    with SparkJob(job, arguments, env=target.variables) as running:
+    with SparkJob(job, arguments, env=variables) as running:
         wait_until(
             lambda: any(each.state == "begun" and each.published for each in target.records()) or not running.running,
             "a batch is half published",
@@ -320,7 +322,7 @@ def test_a_stream_that_is_killed_while_it_publishes(target: Target, tmp_path: Pa
     [begun] = [each for each in target.records() if each.state == "begun"]
     seen = target.numbers()
     assert 0 < len(seen) < first
-    done = submit(job, arguments, env=target.variables, seconds=LONG)
+    done = submit(job, arguments, env=variables, seconds=LONG)
     assert done.status == 0, done.log
     assert target.numbers() == Counter(range(first))
     assert [each.state for each in target.records()] == ["done"] * 3
