@@ -142,7 +142,7 @@ def _measured(server: S3Server, spark: SparkSession, messages: int, most: int) -
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         planned = _planned_by(pool, given)
     expected = wanted(messages)
-    with _Peak() as peak:
+    with Peak() as peak:
         started_to_read = time.perf_counter()
         found = added_up(spark.read.format("pawnqueue").options(**given).load())
         read = time.perf_counter() - started_to_read
@@ -198,7 +198,7 @@ def _plan(given: dict[str, str]) -> Planned:
     return Planned(seconds, len(partitions), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
-class _Peak:
+class Peak:
     """The most memory that the JVM of this process, and the Python workers below it, have for the length of a block."""
 
     def __init__(self) -> None:

@@ -17,6 +17,7 @@ from benchmarks import (
     spark_growth,
     spark_read,
     spark_submit,
+    spark_write,
 )
 
 
@@ -41,6 +42,9 @@ SUBJECTS: Mapping[str, Subject] = {
     "airflow-sensors": Subject("200 deferred sensors on one triggerer", airflow_sensors.run),
     "spark-read": Subject(
         "A claim read on Spark, against a bare process and local files", spark_read.run, takes_arguments=True
+    ),
+    "spark-write": Subject(
+        "A million rows written by Spark: packs, local files, single messages", spark_write.run, takes_arguments=True
     ),
     "spark-growth": Subject("From 1,000 to 100,000 messages on Spark", spark_growth.run, takes_arguments=True),
     "spark-submit-overhead": Subject(
