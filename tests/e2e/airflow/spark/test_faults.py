@@ -77,11 +77,12 @@ dag = janitor_dag({janitor!r}, schedule=None)
 
 
 class Fault(NamedTuple):
-    """What happens to a run, in which phase, and on which kind of Spark."""
+    """What happens to a run, in which phase, on which kind of Spark, and whether its messages are packs or single."""
 
     what: str
     phase: str
     where: str
+    form: str = "packs"
 
 
 class Scene:
@@ -94,7 +95,9 @@ class Scene:
         self.run_id = ""
         self.reached_pid = 0
         queue.create_topic(dag_id)
-        queue.publish(dag_id, [*orders(_GOOD), *BAD.values()])
+        published = [*orders(_GOOD), *BAD.values()]
+        for some in (published[::2], published[1::2]):  # two packs: two partitions
+            queue.publish(dag_id, some, pack=fault.form == "packs")
 
     def start(self, **names: str) -> None:
         """Start a run that waits in the phase of the fault."""
@@ -130,7 +133,7 @@ class Scene:
 
     def befall(self, cluster: SparkCluster | None) -> None:
         """Let the fault happen, and the run go on from its gate."""
-        what, phase, _ = self.fault
+        what, phase, *_ = self.fault
         if what == "clear":
             self.airflow.api.clear_run(self.dag_id, self.run_id)
         elif what == "task":
@@ -180,7 +183,7 @@ def _kill(pids: list[int]) -> None:
 
 
 def _matrix() -> Iterator[Fault]:
-    """Return each fault in each phase."""
+    """Return each fault in each phase with packs, and on a cluster some with single messages."""
     phases = {
         "driver": _OF_THE_JOB,
         "executor": _OF_THE_JOB,
@@ -191,7 +194,7 @@ def _matrix() -> Iterator[Fault]:
         for phase in where:
             yield Fault(what, phase, "cluster" if what == "executor" else "local")
     for what, phase in (("driver", "reading"), ("task", "writing"), ("clear", "committing")):
-        yield Fault(what, phase, "cluster")
+        yield Fault(what, phase, "cluster", "single")
 
 
 @pytest.fixture
@@ -229,7 +232,7 @@ def test_four_runs_and_a_fault_for_each(scene_of: Callable[[Fault], Scene], requ
     faults = [
         Fault("task", "committing", "local"),
         Fault("clear", "written", "local"),
-        Fault("driver", "writing", "local"),
+        Fault("driver", "writing", "local", "single"),
         Fault("executor", "reading", "cluster"),
     ]
     scenes = [scene_of(fault) for fault in faults]
