@@ -127,6 +127,21 @@ def test_pages_and_examples_import_from_the_top() -> None:
     assert {each for each in named if not each.startswith("airflow_")} == of_users
 
 
+def test_the_batch_of_the_page_is_the_example() -> None:
+    """The page shows both files whole, without their first docstrings: at most 40 lines of code together."""
+    page = TOP / "docs" / "how-to" / "spark-batch.md"
+    shown = [block.body for block in blocks(page) if block.kind in {"python dag", "python spark"}]
+    examples = (TOP / "dags_example" / "orders_batch.py", TOP / "dags_example" / "spark_jobs" / "orders_batch.py")
+
+    assert shown == [without_docstring(example.read_text()) for example in examples]
+    assert sum(bool(line.strip()) for text in shown for line in text.splitlines()) <= 40
+
+
+def without_docstring(source: str) -> str:
+    """Return a module without the docstring that it begins with."""
+    return "".join(source.splitlines(keepends=True)[ast.parse(source).body[0].end_lineno :]).lstrip()
+
+
 TESTS = [block for page in PAGES for block in blocks(page) if block.kind == "python test"]
 
 

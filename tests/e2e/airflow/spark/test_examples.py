@@ -31,6 +31,30 @@ def test_publish_claim_spark_settle(  # noqa: PLR0913, PLR0917 - a whole pipelin
     judge(queue, dag_id, tmp_path, 1500)
 
 
+def test_a_batch(
+    airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, jobs: Path, tmp_path: Path
+) -> None:
+    """Orders are written and published with their prices. The others become dead letters, and the alert names both."""
+    queue.create_topic("raw_orders")
+    queue.create_topic("priced_orders")
+    queue.publish("raw_orders", [*orders(150), {"order_id": 150, "item": "melon", "quantity": 1}, {"item": "plum"}])
+    example("orders_batch", **{"/data/orders": str(tmp_path / "out")})
+    run_id = airflow.trigger("orders_batch")
+    airflow.wait_for_run("orders_batch", run_id, "failed", timeout=_SECONDS)
+
+    cents = {"apple": 25, "pear": 40, "plum": 15}
+    expected = {order["order_id"]: order["quantity"] * cents[order["item"]] for order in orders(150)}
+    published = [message.payload for message in queue.peek("priced_orders", 1000)]
+    assert {payload["order_id"]: payload["cents"] for payload in published} == expected
+    assert len(published) == 150
+    assert written(tmp_path / "out", "orders", "order_id") == Counter(range(150))
+    assert left_of(queue, "raw_orders") == {"dead": 2}
+    [alert] = [text for name, text in airflow.task_logs("orders_batch", run_id).items() if "task_id=alert" in name]
+    assert "2 dead letters" in alert
+    assert "not an order" in alert
+    assert "the item has no price" in alert
+
+
 def test_the_stock_operator(
     airflow: Airflow, example: Callable[..., None], queue: SyncPawnQueue, jobs: Path, tmp_path: Path
 ) -> None:
