@@ -1,6 +1,7 @@
-"""Spark for tests, benchmarks and the demo: a Java, a session in this process, jobs beside it, and a cluster."""
+"""Spark for tests, benchmarks and the demo: a Java, a session in this process, jobs, a cluster, a Connect server."""
 
 from tools.kit.spark.cluster import SparkCluster
+from tools.kit.spark.connect import ConnectServer
 from tools.kit.spark.environment import (
     SHORT_LIVED,
     SessionRunsError,
@@ -14,6 +15,7 @@ from tools.kit.spark.jobs import JobNotOverError, JobResult, SparkJob, submit
 
 __all__ = [
     "SHORT_LIVED",
+    "ConnectServer",
     "JavaNotFoundError",
     "JobNotOverError",
     "JobResult",

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 _JOB_SECONDS = 100.0
 _TAIL_CHARACTERS = 4_000
 # Its standard output is kept apart from the log. It writes its files into its folder, which is removed.
-_IN_OWN_FOLDER = f"""
+IN_OWN_FOLDER = f"""
 mkdir local
 export SPARK_LOCAL_DIRS="$PWD/local" TMPDIR="$PWD/local"
 exec "$0" --conf "spark.driver.defaultJavaOptions=-Djava.io.tmpdir=$PWD/local {SHORT_LIVED}" "$@" >../output.txt
 """
 # A driver has nothing to finish when it is asked to end.
-_GRACE_SECONDS = 0.1
+GRACE_SECONDS = 0.1
 
 
 class JobNotOverError(AssertionError):
@@ -60,11 +60,11 @@ class SparkJob(ServerProcess):
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare; nothing is started before the ``with`` block is entered."""
-        command = ["sh", "-c", _IN_OWN_FOLDER, str(spark_home() / "bin" / "spark-submit"), "--master", master]
+        command = ["sh", "-c", IN_OWN_FOLDER, str(spark_home() / "bin" / "spark-submit"), "--master", master]
         for name, value in spark_settings(conf).items():
             command += ["--conf", f"{name}={value}"]
         command += [str(application.resolve()), *map(str, arguments)]
-        super().__init__(command, env={**spark_environment(), **(env or {})}, ready=lambda: True, grace=_GRACE_SECONDS)
+        super().__init__(command, env={**spark_environment(), **(env or {})}, ready=lambda: True, grace=GRACE_SECONDS)
 
     @property
     def output(self) -> str:
