@@ -38,7 +38,7 @@ class BatchReader(DataSourceReader):
         self._options = options
         self._rows = RowBuilder(schema, dead=not options.has_claim and options.reads_dead_letters())
         options.check_use("read" if options.has_claim else "peek")
-        _check_schema(options, schema)
+        check_schema(options, schema)
         self._only = None if options.has_claim else selection_of(options, schema.names)
         self._settings = options.settings()
 
@@ -98,12 +98,16 @@ def _explain_missing_keys(settings: Settings) -> Iterator[None]:
         ) from None
 
 
-def _check_schema(options: SparkOptions, schema: StructType) -> None:
-    if not options.payload_schema:
-        return
+def check_schema(options: SparkOptions, schema: StructType) -> None:
+    """Refuse a query that names its columns twice.
+
+    :raises InvalidArgumentError: the schema is not the one that the options make.
+    """
     asked = schema_of(options.payload_schema, dead=options.is_dead_mode)
-    if [(field.name, field.dataType) for field in asked] != [(field.name, field.dataType) for field in schema]:
+    given = StructType(schema.fields[: len(asked)]) if options.infers_schema else schema
+    name = "inferSchema" if options.infers_schema else "payloadSchema" if options.payload_schema else ""
+    if name and [(each.name, each.dataType) for each in asked] != [(each.name, each.dataType) for each in given]:
         raise invalid_argument(
-            "The query has both .schema(…) and the option payloadSchema: leave out one of them. payloadSchema adds "
-            "columns to those that every message has, and .schema(…) names all columns."
+            f"The query has both .schema(…) and the option {name}: leave out one of them. {name} adds columns to those "
+            "that every message has, and .schema(…) names all columns."
         )

@@ -35,6 +35,10 @@ class PawnQueueDataSource(DataSource):
         from pyspark_pawnqueue.messages_to_rows import schema_of  # noqa: PLC0415 - as above
 
         options = SparkOptions.of(self.options)
+        if options.infers_schema:
+            from pyspark_pawnqueue.schema_inference import infer_schema  # noqa: PLC0415 - as above
+
+            return infer_schema(options)
         return schema_of(options.payload_schema, dead=options.is_dead_mode)
 
     @raise_spark_errors()

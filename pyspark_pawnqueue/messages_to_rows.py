@@ -23,7 +23,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType
 
 from pawnqueue import DeadLetter, Message
-from pyspark_pawnqueue.payload_schema import REQUIRED, check_depth, check_json_type, check_names, payload_columns
+from pyspark_pawnqueue.payload_schema import (
+    JSON_TEXT,
+    REQUIRED,
+    check_depth,
+    check_json_type,
+    check_names,
+    payload_columns,
+)
 from pyspark_pawnqueue.spark_errors import invalid_argument
 
 #: Whether something in the row's payload did not fit its column.
@@ -36,11 +43,16 @@ def _as_utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _as_json(message: Message) -> str | None:
+def to_json_text(value: Any) -> str | None:  # noqa: ANN401 - JSON
+    """Return a JSON value as text, or None if it is nested too deeply: other programs may write such payloads."""
     try:
-        return _as_utf8(json.dumps(message.payload, ensure_ascii=False, separators=(",", ":")))
+        return _as_utf8(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     except RecursionError:
-        return None  # Only other programs nest payloads this deeply. The other messages of the batch stay readable.
+        return None
+
+
+def _as_json(message: Message) -> str | None:
+    return to_json_text(message.payload)
 
 
 _STRING: Final = types.StringType()
@@ -73,18 +85,27 @@ def schema_of(payload_schema: str, *, dead: bool) -> StructType:
 
     :raises InvalidArgumentError: the payload schema cannot be read, or has a column that every message has.
     """
-    own = _own_columns(dead=dead)
-    columns = [types.StructField(name, kind) for name, (kind, _) in own.items()]
-    if payload_schema:
-        of_payload = payload_columns(payload_schema)
-        for field in of_payload:
-            if field.name.lower() in {*own, CORRUPT_COLUMN}:
-                raise invalid_argument(
-                    f"payloadSchema has a column {field.name!r}, which every message has already: leave it out, and "
-                    f"take it from the payload yourself: get_json_object(payload, '$.{field.name}')."
-                )
-        columns += [*of_payload, types.StructField(CORRUPT_COLUMN, types.BooleanType())]
-    return StructType(columns)
+    if not payload_schema:
+        return StructType([StructField(name, kind) for name, (kind, _) in _own_columns(dead=dead).items()])
+    of_payload = payload_columns(payload_schema)
+    for field in of_payload:
+        if field.name.lower() in reserved_names(dead=dead):
+            raise invalid_argument(
+                f"payloadSchema has a column {field.name!r}, which every message has already: leave it out, and "
+                f"take it from the payload yourself: get_json_object(payload, '$.{field.name}')."
+            )
+    return with_payload_columns(of_payload, dead=dead)
+
+
+def with_payload_columns(of_payload: StructType, *, dead: bool) -> StructType:
+    """Return the schema of a query with these columns of the payload."""
+    own = schema_of("", dead=dead)
+    return StructType([*own.fields, *of_payload.fields, StructField(CORRUPT_COLUMN, types.BooleanType())])
+
+
+def reserved_names(*, dead: bool) -> frozenset[str]:
+    """Return the names, in lower case, that no column of the payload can have."""
+    return frozenset({*_own_columns(dead=dead), CORRUPT_COLUMN})
 
 
 def _own_columns(*, dead: bool) -> Mapping[str, tuple[DataType, Callable[[Any], Any]]]:
@@ -163,7 +184,7 @@ def _payload_column(values: list[Any], field: StructField, arrow: pa.DataType, c
     fitting = []
     for position, value in enumerate(values):
         try:
-            fitting.append(_read(value, kind, nullable=not required))
+            fitting.append(_read(_with_texts(value, field), kind, nullable=not required))
         except _UnfitError:
             corrupt[position] = True
             fitting.append(None)
@@ -268,7 +289,23 @@ def _map(value: Any, kind: Any) -> list[tuple[str, Any]]:  # noqa: ANN401 - JSON
 
 def _struct(value: Any, kind: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON, and a StructType
     _expect(value, dict)
-    return {field.name: _read(value.get(field.name), field.dataType, nullable=field.nullable) for field in kind.fields}
+    return {
+        field.name: _read(_with_texts(value.get(field.name), field), field.dataType, nullable=field.nullable)
+        for field in kind.fields
+    }
+
+
+def _with_texts(value: Any, field: StructField) -> Any:  # noqa: ANN401 - JSON
+    """Return the value of a field, with JSON text where the field is for values of any type."""
+    return _as_texts(value, field.dataType) if JSON_TEXT in field.metadata else value
+
+
+def _as_texts(value: Any, kind: DataType) -> Any:  # noqa: ANN401 - JSON
+    if isinstance(kind, types.ArrayType):
+        return [_as_texts(each, kind.elementType) for each in value] if isinstance(value, list) else value
+    if value is None or isinstance(value, str) or not isinstance(kind, types.StringType):
+        return value
+    return to_json_text(value)
 
 
 _READERS: Final[Mapping[type[DataType], Callable[[Any, DataType], Any]]] = {

@@ -20,6 +20,8 @@ from pyspark_pawnqueue.spark_errors import invalid_argument, shorten
 
 #: In the metadata of a column that was declared ``not null``: a row without a value for it is corrupt.
 REQUIRED: Final = "pawnqueue.required"
+#: In the metadata of a string column, or one of arrays of strings: values that are no strings are its text as JSON.
+JSON_TEXT: Final = "pawnqueue.json_text"
 
 _NAMES_OF_SIMPLE_TYPES: Final[Mapping[Callable[[], DataType], Sequence[str]]] = {
     types.StringType: ("string",),

@@ -24,6 +24,11 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "topic": ("peek, stream, write", "The topic's name."),
     "mode": ("peek", "`peek` reads all messages of the topic, claimed or not. `dead` reads its dead letters."),
     "payloadSchema": ("read, peek, stream", "Columns to parse out of the payload, in Spark's schema syntax."),
+    "inferSchema": (
+        "read, peek, stream",
+        "`true`: the columns are those of the first messages, which are read when the query is planned.",
+    ),
+    "samplingMessages": ("read, peek, stream", "How many messages `inferSchema` looks at. Default: 1,000."),
     "partitions": ("read, peek, stream", "The most partitions. Default: as many as the sizes of the messages need."),
     "maxMessages": ("peek", "The most messages to read, from the head of the topic. Default: all."),
     "createdAfter": (
@@ -225,14 +230,34 @@ class SparkOptions:
         """The columns to parse out of the payloads, in Spark's schema syntax; empty for none."""
         return self.given.get("payloadschema", "").strip()
 
+    @property
+    def infers_schema(self) -> bool:
+        """Whether the columns of the payload are taken from a sample of the messages.
+
+        :raises InvalidArgumentError: they are given as well, or the size of a sample is given without one.
+        """
+        infers = self._flag("inferSchema")
+        if infers and self.payload_schema:
+            raise invalid_argument(
+                "The query has both of the options inferSchema and payloadSchema: leave out one of them."
+            )
+        if not infers and self.text("samplingMessages") is not None:
+            raise invalid_argument(
+                'The option samplingMessages needs .option("inferSchema", "true"): add that, or leave both out.'
+            )
+        return infers
+
     # --- streams and writes ---
 
     @property
     def allows_empty(self) -> bool:
         """Whether a write that was committed without rows may have rows the next time, which are left out."""
-        text = self.given.get("allowempty", "false").lower()
+        return self._flag("allowEmpty")
+
+    def _flag(self, name: str) -> bool:
+        text = self.given.get(name.lower(), "false").lower()
         if text not in ("true", "false"):
-            raise invalid_argument(f"allowEmpty={self.given['allowempty']!r}: pass true or false.")
+            raise invalid_argument(f"{name}={self.given[name.lower()]!r}: pass true or false.")
         return text == "true"
 
     def text(self, name: str) -> str | None:

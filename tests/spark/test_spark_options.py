@@ -116,12 +116,14 @@ def made(use: str, given: dict[str, str]) -> object:
     return (BatchWriter if use == "batch write" else StreamWriter)(options, ROWS, overwrite=False)
 
 
+INFER = {"inferSchema": "true"}
+OF_READS = ("payloadSchema", "partitions", "inferSchema", "samplingMessages")
 FOR: dict[str, tuple[dict[str, str], set[str]]] = {
-    "read": ({**QUEUE, "claim": CLAIM}, {"claim", "payloadSchema", "partitions"}),
-    "peek": (PEEK, {"topic", "mode", "payloadSchema", "partitions", "maxMessages", "createdAfter", "createdBefore"}),
+    "read": ({**QUEUE, "claim": CLAIM, **INFER}, {"claim", *OF_READS}),
+    "peek": ({**PEEK, **INFER}, {"topic", "mode", *OF_READS, "maxMessages", "createdAfter", "createdBefore"}),
     "stream": (
-        {**TOPIC, "minMessagesPerBatch": "5"},
-        {"topic", "payloadSchema", "partitions", "consumer", "ttl"}
+        {**TOPIC, "minMessagesPerBatch": "5", **INFER},
+        {"topic", *OF_READS, "consumer", "ttl"}
         | {"maxMessagesPerBatch", "maxBytesPerBatch", "minMessagesPerBatch", "maxDelay"},
     ),
     "batch write": ({**TOPIC, "writeId": "w"}, {"topic", "writeId", "allowEmpty", "producer"}),
@@ -134,6 +136,7 @@ VALUES = {
     "writeId": "w",
     "payloadSchema": "",
     "allowEmpty": "true",
+    "inferSchema": "true",
     "createdAfter": "2026-03-01",
     "createdBefore": "2026-03-01T12:00:00+01:00",
 }
@@ -329,6 +332,35 @@ def test_the_rest() -> None:
     given = SparkOptions.of({"consumer": "c", "producer": "p", "writeId": "w", "payloadSchema": " a int "})
     assert (given.text("consumer"), given.text("producer"), given.text("writeId")) == ("c", "p", "w")
     assert given.payload_schema == "a int"
+
+
+@pytest.mark.parametrize("use", ["read", "peek", "stream"])
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"inferSchema": "true", "payloadSchema": "a int"}, "both of the options inferSchema and payloadSchema"),
+        ({"inferSchema": "yes"}, "inferSchema='yes': pass true or false"),
+        (
+            {"samplingMessages": "5", "inferSchema": "False"},
+            r"samplingMessages needs .option\(\"inferSchema\", \"true\"\)",
+        ),
+    ],
+)
+def test_columns_are_inferred_or_named(use: str, given: dict[str, str], sentence: str) -> None:
+    """The error names both options."""
+    with pytest.raises(PawnQueueSparkError, match=sentence):
+        made(use, {**FOR[use][0], **given})
+
+
+@pytest.mark.parametrize("use", ["read", "peek", "stream"])
+@pytest.mark.parametrize("given", [{"payloadSchema": "a int"}, {"inferSchema": "true"}])
+def test_columns_are_named_once(use: str, given: dict[str, str]) -> None:
+    """A schema of the query names all columns, and an option adds some: one of them has to go."""
+    options = SparkOptions.of({**FOR[use][0], "inferSchema": "false", **given})
+    with pytest.raises(
+        PawnQueueSparkError, match=rf"both .schema\(…\) and the option {next(iter(given))}: leave out one"
+    ):
+        (StreamReader if use == "stream" else BatchReader)(options, ROWS)
 
 
 # --- where the queue is ---
