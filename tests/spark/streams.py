@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import uuid
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pawnqueue import SyncPawnQueue
+from tools.kit.process_lookup import descendants
 from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
@@ -131,3 +133,19 @@ class Gate:
 def numbers(rows: Sequence[Row]) -> list[int]:
     """Return the numbers of the orders in a batch, with a payload's schema."""
     return [row["order_id"] for row in rows]
+
+
+def planners() -> list[int]:
+    """Return the processes in which Spark plans streams, below this one."""
+    return [
+        pid
+        for pid in descendants(os.getpid())
+        if b"python_streaming_source_runner" in _command(pid) and b"java" not in _command(pid).split(b"\0")[0]
+    ]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

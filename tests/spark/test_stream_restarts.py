@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,13 +15,13 @@ from pyspark.errors import StreamingQueryException
 from pawnqueue import ClaimBusyError, InvalidArgumentError
 from pawnqueue.domain.claim_record import ClaimRecord
 from pyspark_pawnqueue.jobs import ack_finished
-from tests.spark.streams import Gate, Sink, Stream, options_of
-from tools.kit.process_lookup import descendants
+from tests.spark.streams import Gate, Sink, Stream, options_of, planners
 from tools.kit.spark import SparkJob
 from tools.kit.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pyspark.sql import DataFrame
 
@@ -38,6 +37,7 @@ import sys
 import threading
 import time
 from pyspark.sql import SparkSession
+from pyspark_pawnqueue.jobs import ack_promptly
 
 options, folder, phase = json.loads(sys.argv[1]), pathlib.Path(sys.argv[2]), sys.argv[3]
 
@@ -58,11 +58,13 @@ def write(frame, number):
 
 
 spark = SparkSession.builder.getOrCreate()
+if phase == "acked":
+    ack_promptly(spark)
 stream = spark.readStream.format("pawnqueue").options(**options).load()
 writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", f"{folder}/checkpoint")
 # The second batch comes at once, as it was late; after it there is an hour.
-query = writer.trigger(processingTime="1 hour" if phase == "done" else "0 seconds").start()
-while not (phase == "done" and (folder / "checkpoint" / "commits" / "0").exists()):
+query = writer.trigger(processingTime="1 hour" if phase in ("done", "acked") else "0 seconds").start()
+while not (phase in ("done", "acked") and (folder / "checkpoint" / "commits" / "0").exists()):
     time.sleep(0.05)
 (folder / "here").touch()
 query.awaitTermination()
@@ -77,11 +79,16 @@ query.awaitTermination()
         pytest.param("amidst", marks=pytest.mark.full),
         "written",
         pytest.param("done", marks=pytest.mark.full),
+        pytest.param("acked", marks=pytest.mark.full),
     ],
 )
-def test_a_driver_that_is_killed_is_followed_by_the_same_batch(stream: Stream, tmp_path: Path, phase: str) -> None:
+@pytest.mark.parametrize("packs", [False, pytest.param(True, marks=pytest.mark.full)], ids=["single", "packs"])
+def test_a_driver_that_is_killed_is_followed_by_the_same_batch(
+    stream: Stream, tmp_path: Path, phase: str, *, packs: bool
+) -> None:
     """Killed before, in or after the sink's write, or after Spark's note of it: each message is once in the result."""
-    ids = stream.publish(6)
+    stream.queue.update_topic(stream.topic, packs=packs)
+    ids = stream.queue.publish(stream.topic, [{"order_id": number} for number in range(6)], pack=packs)
     (tmp_path / "job.py").write_text(JOB)
     options = options_of(stream.settings) | {"topic": stream.topic, "maxMessagesPerBatch": "2", "ttl": "8"}
     with SparkJob(tmp_path / "job.py", [json.dumps(options), tmp_path, phase]) as job:
@@ -89,10 +96,12 @@ def test_a_driver_that_is_killed_is_followed_by_the_same_batch(stream: Stream, t
         with suppress(AssertionError):  # the job's log says more
             wait_until(lambda: here.exists() or not job.running, "it came to where it dies", seconds=180)
         assert here.exists(), f"The job did not come to where it dies:\n{job.log[-8000:]}"
+        if phase == "acked":
+            wait_until(lambda: stream.counts()[1] == 0, "the batch was acked")
         job.signal(signal.SIGKILL)
-    in_work = 0 if phase == "done" else 1
-    assert stream.counts()[1] == 2
-    before = _written(stream, in_work) if phase in {"written", "done"} else None
+    in_work = 0 if phase in {"done", "acked"} else 1
+    assert stream.counts()[1] == (0 if phase == "acked" else 2)
+    before = _written(stream, in_work) if phase in {"written", "done", "acked"} else None
 
     brought: dict[int, set[str]] = {}
 
@@ -183,7 +192,7 @@ def test_the_planning_process_is_killed(stream: Stream) -> None:
     ids = stream.publish(3)
     query = stream.start(Sink(gate), "one", ttl=8)
     assert gate.reached.wait(60)
-    (planner,) = _planners()
+    (planner,) = planners()
     os.kill(planner, signal.SIGKILL)
     gate.opened.set()
 
@@ -217,11 +226,11 @@ def test_nothing_is_left_of_queries_that_have_ended(stream: Stream) -> None:
     stream.publish(1)
     stream.run(Sink())
     idle = stream.start(Sink())
-    wait_until(lambda: len(_planners()) == 1, "one query plans")
+    wait_until(lambda: len(planners()) == 1, "one query plans")
     wait_until(lambda: idle.lastProgress is not None, "it has begun")
     idle.stop()
 
-    wait_until(lambda: _planners() == [], "all planning processes have ended")
+    wait_until(lambda: planners() == [], "all planning processes have ended")
 
 
 def _raises_at(number: int) -> Callable[[int], None]:
@@ -265,19 +274,3 @@ def _wait_until_left(stream: Stream, claim_id: str) -> None:
         return False
 
     wait_until(is_left, "the claim was left", seconds=15)
-
-
-def _planners() -> list[int]:
-    """Return the processes in which Spark plans streams, below this one."""
-    return [
-        pid
-        for pid in descendants(os.getpid())
-        if b"python_streaming_source_runner" in _command(pid) and b"java" not in _command(pid).split(b"\0")[0]
-    ]
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
