@@ -1,8 +1,9 @@
-"""How fast a claim of single messages is read, parsed and added up on Spark, compared with reading without the queue.
+"""How fast a claim is read, parsed and added up on Spark, compared with reading without the queue.
 
-In one run, in turn: Spark through the format ``pawnqueue``; one process without Spark and without the engine, which
-makes as many GETs at once as it may and parses the same; and Spark on the same lines in local files. The first round
-is cold: workers are started, and import what they need, in it.
+In one run, in turn. Messages in packs: Spark through the format ``pawnqueue``, with a few columns of the payload, and
+with all columns that every message has; and Spark on the same lines in local files. Single messages: Spark as before;
+one process without Spark and without the engine, which makes as many GETs at once as it may and parses the same; and
+the files. The first round is cold: workers are started, and import what they need, in it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,26 +29,32 @@ from obstore.store import S3Store
 
 from benchmarks.installed import machine
 from pawnqueue import SyncPawnQueue
+from pawnqueue.catalog import units
+from pawnqueue.domain.pack import entry_line
+from pawnqueue.domain.record import to_json
 from tools.kit import servers
 from tools.kit.process_lookup import descendants
 from tools.kit.spark import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from multiprocessing.pool import Pool
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
+
+    from pawnqueue import Message
 
 TOPIC = "orders"
-MESSAGES = 20_000
+PACKED_MESSAGES = 300_000
+SINGLE_MESSAGES = 20_000
 ROUNDS = 7
 CORES = 2
 AT_ONCE = 32
 ITEMS = 100
-A_PUBLISH = 2_000
-SCHEMA = "order_id long, item string, quantity long, price double, note string"
+A_PUBLISH = 20_000
+SCHEMA = "order_id long, item string, quantity long, price double"
 #: Spark's reader, the bare process, and Spark on files, in the order of the report.
-SPARK, BARE, FILES = "format pawnqueue", "bare process", "local files"
-GOAL = 1.0
+SPARK, FEW, ROWS, BARE, FILES = "payloadSchema", ".schema(…)", "full rows", "bare process", "local files"
 
 
 @dataclass
@@ -70,65 +78,95 @@ class Way:
 def run(arguments: Sequence[str] = ()) -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks spark-read", description=__doc__)
-    parser.add_argument("--messages", type=int, default=MESSAGES, help="how many (%(default)s)")
+    parser.add_argument("--packed", type=int, default=PACKED_MESSAGES, help="messages in packs (%(default)s)")
+    parser.add_argument("--single", type=int, default=SINGLE_MESSAGES, help="single messages (%(default)s)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="the cold one among them (%(default)s)")
     asked = parser.parse_args(arguments)
     print(f"   {machine()}", flush=True)
-    expected = wanted(asked.messages)
     with (
         servers.seaweedfs() as server,
-        tempfile.TemporaryDirectory() as folder,
+        session(f"local[{CORES}]", measured=True) as spark,
         multiprocessing.get_context("spawn").Pool(1) as pool,
     ):
-        place = server.address(server.make_bucket())
-        reference, keys, size = _fill(place, asked.messages, Path(folder))
-        with session(f"local[{CORES}]", measured=True) as spark:
-            frame = spark.read.format("pawnqueue").options(**options(place, reference), payloadSchema=SCHEMA).load()
-            alone = pool.apply(os.getpid)
-            ways = [
-                Way(SPARK, f"{CORES} cores, {frame.rdd.getNumPartitions()} partitions", partial(added_up, frame), jvm),
-                Way(
-                    BARE,
-                    f"no Spark, {AT_ONCE} GETs at once",
-                    partial(pool.apply, bare, (place, keys, AT_ONCE)),
-                    lambda: [alone],
-                ),
-                Way(FILES, f"{CORES} cores, spark.read.json", lambda: added_up(_of_files(spark, folder)), jvm),
-            ]
-            for number in range(asked.rounds):
-                for way in ways if number % 2 else reversed(ways):
-                    used, started = _cpu(way.processes()), time.perf_counter()
-                    found = way.read()
-                    way.seconds.append(time.perf_counter() - started)
-                    way.cpu.append(_cpu(way.processes()) - used)
-                    assert found == expected, way.name  # noqa: S101 - a reader of less is not quicker
-                told = ", ".join(f"{way.name} {way.seconds[-1]:.2f} s (CPU {way.cpu[-1]:.1f} s)" for way in ways)
-                print(f"   round {number + 1}{'' if number else ' (cold)'}: {told}", flush=True)
-    _print(ways, asked.messages, size)
+        for messages, packs in ((asked.packed, True), (asked.single, False)):
+            if not messages:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                place = server.address(server.make_bucket())
+                filled = _fill(place, messages, Path(folder), packs=packs)
+                given = options(place, filled.reference)
+                frame = spark.read.format("pawnqueue").options(**given, payloadSchema=SCHEMA).load()
+                ways = [Way(SPARK, _told(frame), partial(added_up, frame), jvm)]
+                if packs:
+                    few = spark.read.format("pawnqueue").options(**given).schema(f"{SCHEMA}, _corrupt boolean").load()
+                    ways.append(Way(FEW, _told(few), partial(added_up, few), jvm))
+                    ways.append(_of_rows(spark.read.format("pawnqueue").options(**given).load(), filled.text_bytes))
+                else:
+                    ways.append(_bare_way(pool, place, filled.keys))
+                local = spark.read.schema(f"payload struct<{SCHEMA}>").json(folder).select("payload.*")
+                ways.append(Way(FILES, f"{CORES} cores, spark.read.json", partial(added_up, local), jvm))
+                _play(ways, asked.rounds, wanted(messages))
+                _print(ways, messages, filled, packs=packs)
 
 
-def _print(ways: Sequence[Way], messages: int, size: float) -> None:
-    bare = next(way for way in ways if way.name == BARE)
+def _told(frame: DataFrame) -> str:
+    return f"{frame.rdd.getNumPartitions()} partitions, {len(frame.columns)} columns"
+
+
+def _of_rows(frame: DataFrame, text_bytes: int) -> Way:
+    """Return the way that has Spark look into each column that every message has."""
+
+    def read() -> dict[str, int]:
+        looked = ["count(created_at)", "sum(length(payload))", "sum(size(headers))", "sum(deliveries)"]
+        texts = [f"sum(length({name}))" for name in ("id", "topic", "producer_id")]
+        [row] = frame.selectExpr(*looked, *texts).collect()
+        assert (row[0], row[1]) == (row[3], text_bytes)  # noqa: S101 - a reader of less is not quicker
+        return {}
+
+    return Way(ROWS, _told(frame), read, jvm)
+
+
+def _bare_way(pool: Pool, place: Mapping[str, Any], keys: Sequence[str]) -> Way:
+    alone = pool.apply(os.getpid)
+    read = partial(pool.apply, bare, (place, keys, AT_ONCE))
+    return Way(BARE, f"no Spark, {AT_ONCE} GETs at once", read, lambda: [alone])
+
+
+def _play(ways: Sequence[Way], rounds: int, expected: Mapping[str, int]) -> None:
+    for number in range(rounds):
+        for way in ways if number % 2 else reversed(ways):
+            used, started = _cpu(way.processes()), time.perf_counter()
+            found = way.read()
+            way.seconds.append(time.perf_counter() - started)
+            way.cpu.append(_cpu(way.processes()) - used)
+            assert way.name == ROWS or found == expected, way.name  # noqa: S101 - a reader of less is not quicker
+        told = ", ".join(f"{way.name} {way.seconds[-1]:.2f} s (CPU {way.cpu[-1]:.1f} s)" for way in ways)
+        print(f"   round {number + 1}{'' if number else ' (cold)'}: {told}", flush=True)
+
+
+def _print(ways: Sequence[Way], messages: int, filled: Filled, *, packs: bool) -> None:
+    base = ways[-1] if packs else next(way for way in ways if way.name == BARE)
+    of = "in packs" if packs else "an object each"
     print(
-        f"\n   {messages:,} messages of {size:.0f} bytes, an object each, in one claim; {len(bare.warm)} warm rounds.\n"
-        f"   Rates are messages a second; the ratio is to the {BARE}'s.\n\n"
+        f"\n   {messages:,} messages of {filled.size:.0f} bytes, {of}, in one claim; {len(base.warm)} warm rounds.\n"
+        f"   Rates are messages a second; the ratio is to: {base.name}.\n\n"
         f"   {'':18} {'':28} {'cold':>8} {'median':>8} {'best':>8} {'cold':>7} {'median':>7} {'best':>7} "
         f"{'by pair':>8} {'CPU':>8}"
     )
     for way in ways:
         rates = [messages / seconds for seconds in (way.seconds[0], statistics.median(way.warm), min(way.warm))]
-        base = [messages / seconds for seconds in (bare.seconds[0], statistics.median(bare.warm), min(bare.warm))]
-        ratios = [rate / of for rate, of in zip(rates, base, strict=True)]
+        others = [messages / seconds for seconds in (base.seconds[0], statistics.median(base.warm), min(base.warm))]
+        ratios = [rate / of for rate, of in zip(rates, others, strict=True)]
         # The machine's other work meets neighbours alike: each round's own ratio says more than that of two medians.
-        paired = statistics.median(other / own for own, other in zip(way.warm, bare.warm, strict=True))
+        paired = statistics.median(other / own for own, other in zip(way.warm, base.warm, strict=True))
         print(
             f"   {way.name:18} {way.told:28} {rates[0]:8,.0f} {rates[1]:8,.0f} {rates[2]:8,.0f} "
             f"{ratios[0]:6.2f}x {ratios[1]:6.2f}x {ratios[2]:6.2f}x {paired:7.2f}x "
-            f"{min(way.cpu[1:]) / messages * 1000:5.2f} ms"
+            f"{min(way.cpu[1:]) / messages * 1e6:6.1f} µs"
         )
     print(
-        f"\n   By pair: the median of the rounds' own ratios. The goal of the {SPARK} is {GOAL:.2f}x, warm. CPU is the "
-        "client's, a\n   message, of the best warm round: of the JVM and its Python workers, or of the process.\n"
+        "\n   By pair: the median of the rounds' own ratios. CPU is the client's, a message, of the best warm round: of"
+        " the\n   JVM and its Python workers, or of the process.\n"
     )
 
 
@@ -164,25 +202,55 @@ def options(place: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str,
     return {"claim": json.dumps(reference), **{f"s3.{name}": str(value) for name, value in place.items()}}
 
 
-def _fill(place: Mapping[str, Any], messages: int, folder: Path) -> tuple[dict[str, Any], list[str], float]:
-    """Publish, claim, and write the same lines into files; return the claim, its keys, and what a message has."""
+@dataclass(frozen=True)
+class Filled:
+    """A claim, and what its messages have."""
+
+    reference: Mapping[str, Any]
+    keys: Sequence[str]
+    size: float
+    """The bytes of a message, in an object of its own or as a line of a pack."""
+    text_bytes: int
+    """The length of all payloads as JSON."""
+
+
+def _fill(place: Mapping[str, Any], messages: int, folder: Path, *, packs: bool) -> Filled:
+    """Publish, claim, and write the same lines into files: of each message what its object has, or its pack's line."""
     started = time.perf_counter()
     with SyncPawnQueue.open(s3=place) as queue:
-        queue.create_topic(TOPIC, packs=False)
+        queue.create_topic(TOPIC, packs=packs)
         for first in range(0, messages, A_PUBLISH):
             queue.publish(TOPIC, [payload(number) for number in range(first, min(messages, first + A_PUBLISH))])
         published = time.perf_counter()
         claim = queue.claim(TOPIC, "bench", max_messages=messages, ttl=24 * 3600)
         claimed = time.perf_counter()
         assert len(claim) == messages  # noqa: S101 - nobody else is there
+        text_bytes = 0
         for part in range(CORES):
-            lines = (json.dumps(each.payload) for each in claim.messages[part::CORES])
-            (folder / f"{part}.json").write_text("\n".join(lines), encoding="utf-8")
+            begin, end = part * messages // CORES, (part + 1) * messages // CORES
+            lines = [_line(each) for each in islice(claim.messages, begin, end)]
+            text_bytes += sum(len(text) for _, text in lines)
+            (folder / f"{part}.json").write_text("".join(f"{line}\n" for line, _ in lines), encoding="utf-8")
         reference = claim.hand_over()
-        units = [unit for portion in queue.portions(reference) for unit in portion.units]
+        planned = [unit for portion in queue.portions(reference) for unit in portion.units]
     print(f"   published in {published - started:.1f} s, claimed in {claimed - published:.1f} s", flush=True)
-    keys = [units.key_of(TOPIC, unit.name) for unit in units]
-    return reference.to_dict(), keys, statistics.mean(unit.size for unit in units)
+    keys = [units.key_of(TOPIC, unit.name) for unit in planned]
+    size = sum(unit.size for unit in planned) / messages
+    return Filled(reference.to_dict(), keys, size, text_bytes)
+
+
+def _line(message: Message) -> tuple[str, str]:
+    """Return the line of a message, and its payload as JSON."""
+    text = to_json(message.payload)
+    line = entry_line(
+        id=message.id,
+        topic=message.topic,
+        producer_id=message.producer_id,
+        created_at=message.created_at.isoformat(timespec="microseconds"),
+        payload_json=text.encode(),
+        headers=message.headers,
+    )
+    return line.decode(), text
 
 
 def jvm() -> list[int]:
@@ -201,10 +269,6 @@ def _cpu(pids: Sequence[int]) -> float:
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             ticks += sum(int(one) for one in fields[11:15])
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _of_files(spark: SparkSession, folder: str) -> DataFrame:
-    return spark.read.schema(SCHEMA).json(folder)
 
 
 # --- without Spark, and without the engine ---

@@ -47,12 +47,13 @@ from pawnqueue.publish.publish_once import PublishedIds
 from pawnqueue.publish.staging import Staged
 from pawnqueue.publish.write_outcome import Written
 from pawnqueue.queue import PawnQueue
+from pawnqueue.reads.columns import MessageColumns
 from pawnqueue.reads.completed import CompletedPage
 from pawnqueue.reads.counting import Backlog, Stats
 from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage
 from pawnqueue.reads.health import Health
 from pawnqueue.reads.inspect_topic import Location
-from pawnqueue.reads.portions import PlannedUnit, Portion
+from pawnqueue.reads.portions import FetchedPortion, PlannedUnit, Portion
 from pawnqueue.reads.selection import Selection
 from pawnqueue.registers.probe import ProbeResult
 from pawnqueue.settings import Settings
@@ -77,6 +78,7 @@ __all__ = [
     "DeadLetterLimits",
     "DeadLetterPage",
     "Drained",
+    "FetchedPortion",
     "HandedMessage",
     "Health",
     "InvalidArgumentError",
@@ -89,6 +91,7 @@ __all__ = [
     "Location",
     "MemoryStore",
     "Message",
+    "MessageColumns",
     "NewMessage",
     "ObjectTooLargeError",
     "OpenClaim",

@@ -74,7 +74,7 @@ from pawnqueue.reads.counting import Backlog, Stats, backlog, stats
 from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage, dead_letters
 from pawnqueue.reads.health import Health, health
 from pawnqueue.reads.inspect_topic import Location, find, peek
-from pawnqueue.reads.portions import Portion, read_portion, refresh_portion
+from pawnqueue.reads.portions import FetchedPortion, Portion, fetch_portion, read_portion, refresh_portion
 from pawnqueue.reads.selection import Selection
 from pawnqueue.registers.probe import ProbeResult, probe
 from pawnqueue.runtime.cancellation import cancel_after
@@ -1183,6 +1183,15 @@ class PawnQueue(ForAsyncWith):
         """
         self._life.check_open()
         return await read_portion(self._context, checked_portion(portion, "read"))
+
+    async def fetch(self, portion: Portion) -> FetchedPortion:
+        """Fetch the messages of a portion, to make a table of them. It sends the same requests as :meth:`read`.
+
+        :raises LeaseLostError: a message of the claim no longer exists: it was settled or lost.
+        :raises StoreError: one of the claim's messages cannot be read now.
+        """
+        self._life.check_open()
+        return await fetch_portion(self._context, checked_portion(portion, "fetch", dead=False))
 
     async def look_again(self, portion: Portion) -> Portion:
         """Return a portion of a topic with what its part of the topic has now: a LIST of that part.

@@ -39,7 +39,7 @@ from pawnqueue.reads.counting import Backlog, Stats
 from pawnqueue.reads.dead_letters import DeadLetter, DeadLetterPage
 from pawnqueue.reads.health import Health
 from pawnqueue.reads.inspect_topic import Location
-from pawnqueue.reads.portions import Portion
+from pawnqueue.reads.portions import FetchedPortion, Portion
 from pawnqueue.reads.selection import Selection
 from pawnqueue.registers.probe import ProbeResult
 from pawnqueue.sync_callbacks import SyncKeepAlive
@@ -859,6 +859,14 @@ class SyncCalls(ABC):
         :raises StoreError: one of the claim's messages cannot be read now.
         """
         return self.run(lambda queue: queue.read(portion))
+
+    def fetch(self, portion: Portion) -> FetchedPortion:
+        """Fetch the messages of a portion, to make a table of them. It sends the same requests as :meth:`read`.
+
+        :raises LeaseLostError: a message of the claim no longer exists: it was settled or lost.
+        :raises StoreError: one of the claim's messages cannot be read now.
+        """
+        return self.run(lambda queue: queue.fetch(portion))
 
     def look_again(self, portion: Portion) -> Portion:
         """Return a portion of a topic with what its part of the topic has now: a LIST of that part.

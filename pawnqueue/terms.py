@@ -238,8 +238,17 @@ def _checked_selection(only: Selection | None, topic: str, *, is_dead: bool) -> 
     return only
 
 
-def checked_portion(portion: object, operation: str) -> Portion:
-    """Return a portion."""
+def checked_portion(portion: object, operation: str, *, dead: bool = True) -> Portion:
+    """Return a portion.
+
+    :param dead: whether it may have dead letters.
+    """
+    if isinstance(portion, Portion) and portion.is_dead and not dead:
+        raise InvalidArgumentError(
+            f"This portion has dead letters of topic {portion.topic!r}, and {operation} is for messages: call read().",
+            topic=portion.topic,
+            operation=operation,
+        )
     if isinstance(portion, Portion):
         return portion
     raise InvalidArgumentError(

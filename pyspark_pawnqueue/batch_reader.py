@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pawnqueue import ConfigError, PawnQueueError, Portion, Selection, Settings, StoreError, SyncPawnQueue
+from pawnqueue import ConfigError, DeadLetter, PawnQueueError, Portion, Selection, Settings, StoreError, SyncPawnQueue
 from pyspark_pawnqueue.messages_to_rows import RowBuilder, schema_of
 from pyspark_pawnqueue.spark_errors import invalid_argument, raise_spark_errors
 from pyspark_pawnqueue.spark_options import SparkOptions
 from pyspark_pawnqueue.topic_selection import selection_of
 
-#: How many messages make an Arrow batch. While Spark works on one batch, the next one is read.
+#: How many messages a task fetches first. Often no more are wanted, as by ``take(5)``. Then it fetches twice as many as
+#: before, and so on.
+FIRST_BATCH_MESSAGES: Final = 8
+#: How many messages are fetched at once, at most. While Spark works on them, the next ones are fetched.
+BATCH_MESSAGES: Final = 32_000
+#: How much a batch costs to fetch at most, as portions count it: a thousand small messages with an object each.
+BATCH_COST_BYTES: Final = 8 * 1024 * 1024
+#: How many messages make an Arrow batch, or one pack, if it has more.
 ARROW_BATCH_MESSAGES: Final = 1000
 
 
@@ -71,14 +78,24 @@ def read_partition(settings: Settings, rows: RowBuilder, partition: InputPartiti
     # The queue is closed before the thread is joined, which ends a read whose result nobody takes any more.
     executor = ThreadPoolExecutor(1, thread_name_prefix="pawnqueue-ahead")
     with raise_spark_errors(), _explain_missing_keys(settings), executor, SyncPawnQueue.open(settings) as queue:
-        coming = None
-        for portion in queue.look_again(partition.portion).split(ARROW_BATCH_MESSAGES):
-            following = executor.submit(queue.read, portion)
-            if coming is not None:
-                yield rows.build(coming.result())
-            coming = following
-        if coming is not None:
-            yield rows.build(coming.result())
+        left, most = queue.look_again(partition.portion), FIRST_BATCH_MESSAGES
+        coming: Future[Iterable[pa.RecordBatch]] | None = None
+        while left.units or coming is not None:
+            fetched = None if coming is None else coming.result()
+            coming = None
+            if left.units:
+                batch, left = left.split_off(most, BATCH_COST_BYTES)
+                coming = executor.submit(_fetch, queue, rows, batch)
+                most = min(2 * max(most, len(batch)), BATCH_MESSAGES)
+            if fetched is not None:
+                yield from fetched
+
+
+def _fetch(queue: SyncPawnQueue, rows: RowBuilder, portion: Portion) -> Iterable[pa.RecordBatch]:
+    """Fetch a part of a partition. Its rows are made when they are asked for, a thousand or a pack at a time."""
+    if portion.is_dead:
+        return [rows.build_dead(cast("list[DeadLetter]", queue.read(portion)))]
+    return map(rows.build, queue.fetch(portion).columns(ARROW_BATCH_MESSAGES))
 
 
 @contextmanager

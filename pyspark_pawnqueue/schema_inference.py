@@ -236,7 +236,9 @@ def infer_schema(options: SparkOptions) -> StructType:
 def _payloads(queue: SyncPawnQueue, options: SparkOptions, most: int) -> Iterator[Mapping[str, Any]]:
     """Give the payloads of the first messages, in order, and at most this many."""
     for portion in _portions(queue, options, most):
-        for part in portion.split(most):
+        left = portion
+        while left.units:
+            part, left = left.split_off(most)
             for each in queue.read(part):
                 message = each.message if isinstance(each, DeadLetter) else each
                 if message is not None:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Self
 from pawnqueue.catalog import units
 from pawnqueue.claims import expiry
 from pawnqueue.claims.claim import Message, as_message
-from pawnqueue.claims.packs import ClaimedPack, PackedMessages, PackReader, ReadPack, read_pack
+from pawnqueue.claims.packs import (
+    ClaimedPack,
+    FetchedPack,
+    PackedMessages,
+    PackReader,
+    ReadPack,
+    fetch_pack,
+    read_pack,
+)
 from pawnqueue.domain import layout, numbers
 from pawnqueue.domain.claim_record import Decision
 from pawnqueue.domain.envelope import Envelope
@@ -243,29 +251,39 @@ async def read_each(
 
     :raises PawnQueueError: this process cannot read one of them, or not now.
     """
+    # ⚑ §1: one pack after the other, as its lines have many times its size.
+    return [await _messages_in(each) for each in await fetch_members(context, topic, members)]
+
+
+async def fetch_members(
+    context: Context, topic: str, members: Mapping[str, Member]
+) -> list[Message | FetchedPack | Decision]:
+    """Fetch each member: its message, a pack of which nothing is read, or the decision about what is malformed or gone.
+
+    :raises PawnQueueError: this process cannot read one of them, or not now.
+    """
     most = max_message_bytes(context.settings.limits)
     reader = PackReader(context, topic)
 
-    async def fetch(unit_id: str) -> tuple[list[Message], Decision | None]:
+    async def fetch(unit_id: str) -> Message | FetchedPack | Decision:
         member = members[unit_id]
         if member.is_pack:
-            return await _messages_in(context, topic, unit_id, member, reader)
+            return await fetch_pack(context, topic, unit_id, member, reader) or Decision(how="gone", by="claim")
         body = await context.store.body(units.key_of(topic, member.name), member.size, most)
-        found = _understood(body, topic, member)
-        return ([found], None) if isinstance(found, Message) else ([], found)
+        return _understood(body, topic, member)
 
     return await for_each(fetch, members, at_once=context.at_once)
 
 
-async def _messages_in(
-    context: Context, topic: str, unit_id: str, member: Member, reader: PackReader
-) -> tuple[list[Message], Decision | None]:
-    found = await read_pack(context, topic, unit_id, member, reader)
+async def _messages_in(fetched: Message | FetchedPack | Decision) -> tuple[list[Message], Decision | None]:
+    if isinstance(fetched, Message):
+        return [fetched], None
+    found = await fetched.read_in_turns(with_entries=True) if isinstance(fetched, FetchedPack) else fetched
     if isinstance(found, Decision):
         return [], found
     if found.fault is not None:
         raise found.fault
-    return found.pack.messages(), next(iter(found.decisions.values()), None)
+    return found.pack.as_messages(found.entries), next(iter(found.decisions.values()), None)
 
 
 async def read_ids(context: Context, topic: str, members: Mapping[str, Member], seconds: float) -> dict[str, str]:

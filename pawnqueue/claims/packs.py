@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,6 +16,7 @@ from pawnqueue.claims.claim import AllOfPack, LazyMessages, Message, as_message
 from pawnqueue.domain import layout, numbers, pack, share
 from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.object_sizes import max_message_bytes
+from pawnqueue.domain.pack import PackEntry
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.errors import ObjectTooLargeError, PawnQueueError
 from pawnqueue.runtime.concurrency import SharedWork, for_each
@@ -159,7 +160,7 @@ class ClaimedPack:
     @property
     def published_at(self) -> datetime:
         """When it was published, by its name. What its lines say may be earlier."""
-        return datetime.fromtimestamp(units.published_at(self.name) or 0.0, UTC)
+        return _published_at(self.name)
 
     @property
     def own_ids(self) -> list[str]:
@@ -181,17 +182,31 @@ class ClaimedPack:
         """Return the messages that the claim was given, in order."""
         key = units.key_of(self.topic, self.name)
         lines = pack.lines_of(self.body, len(self.ids), key)
-        deliveries = {number: one.deliveries for one in self.shares for number in numbers.each(one.of & self.of)}
+        return self.as_messages(pack.read_entry(lines[number], key) for number in numbers.each(self.of))
+
+    def as_messages(self, entries: Iterable[PackEntry]) -> list[Message]:
+        """Return the messages that the claim was given, whose lines hold these entries."""
         return [
-            as_message(
-                pack.read_entry(lines[number], key),
-                self.topic,
-                self.name,
-                deliveries=deliveries[number],
-                unit=layout.entry_of(self.unit_id, number),
-            )
-            for number in numbers.each(self.of)
+            as_message(entry, self.topic, self.name, deliveries=deliveries, unit=layout.entry_of(self.unit_id, number))
+            for number, deliveries, entry in zip(numbers.each(self.of), self.deliveries, entries, strict=True)
         ]
+
+    @property
+    def deliveries(self) -> list[int]:
+        """How often each of the messages was delivered that the claim was given, in order."""
+        return _deliveries_of(self.shares, self.of)
+
+
+def _deliveries_of(shares: Sequence[Share], of: int) -> list[int]:
+    """Return how often each of these messages of a pack was delivered, in order."""
+    if len(shares) == 1:
+        return [shares[0].deliveries] * of.bit_count()
+    found = {number: one.deliveries for one in shares for number in numbers.each(one.of & of)}
+    return [found[number] for number in numbers.each(of)]
+
+
+def _published_at(name: str) -> datetime:
+    return datetime.fromtimestamp(units.published_at(name) or 0.0, UTC)
 
 
 class PackedMessages(LazyMessages):
@@ -267,6 +282,129 @@ class ReadPack:
     fault: PawnQueueError | None
     """Why this process cannot read some of them. They are given back."""
     size: int
+    """The size of its object."""
+    entries: Sequence[PackEntry] = ()
+    """What the messages hold that are handed out, if that was asked for."""
+
+
+class _Turns:
+    """A reading that pauses now and then."""
+
+    def __init__(self, reading: Generator[None, None, ReadPack | Decision]) -> None:
+        self._reading = reading
+        self.found: ReadPack | Decision
+
+    def __iter__(self) -> Iterator[None]:
+        """Read to the end."""
+        self.found = yield from self._reading
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPack:
+    """The bytes of a pack, and which of its messages a claim has. Reading them takes many times their memory."""
+
+    topic: str
+    unit_id: str
+    member: Member
+    body: bytes
+    most: int
+    """How large a message may be that this process reads."""
+
+    async def read_in_turns(self, *, with_entries: bool = False) -> ReadPack | Decision:
+        """Read the messages, or return the decision about all of it.
+
+        ⚑ §5.6: a small object may expand to so much that other claims of this process would not be renewed meanwhile.
+
+        :param with_entries: keep what the messages hold.
+        """
+        turns = _Turns(self._read(with_entries=with_entries))
+        for _ in turns:
+            await asyncio.sleep(0)
+        return turns.found
+
+    def read(self) -> ReadPack | Decision:
+        """Read the messages at once, with what they hold, in a thread that has nothing else to do."""
+        turns = _Turns(self._read(with_entries=True))
+        for _ in turns:
+            pass
+        return turns.found
+
+    def read_quickly(self) -> Sequence[pack.Line] | None:
+        """Read the messages, or return None if one of them needs a closer look, or is malformed."""
+        count, given = layout.count_in(self.member.name), self.member.given
+        try:
+            lines = pack.lines_of(self.body, count, "")
+        except UnreadableRecordError:
+            return None
+        if given != numbers.first(count):
+            lines = [lines[number] for number in numbers.each(given)]
+        return pack.read_quickly(lines) if max(map(len, lines), default=0) <= self.most else None
+
+    @property
+    def deliveries(self) -> list[int]:
+        """How often each of the messages was delivered, in order."""
+        return _deliveries_of(self.member.shares, self.member.given)
+
+    @property
+    def published_at(self) -> datetime:
+        """When it was published, by its name."""
+        return _published_at(self.member.name)
+
+    async def messages(self) -> list[Message]:
+        """Read the messages, and leave out what is malformed or cannot be read."""
+        found = await self.read_in_turns(with_entries=True)
+        return [] if isinstance(found, Decision) else found.pack.as_messages(found.entries)
+
+    def _read(self, *, with_entries: bool) -> Generator[None, None, ReadPack | Decision]:
+        """Read the messages, and pause after each half a megabyte of lines."""
+        unit_id, member = self.unit_id, self.member
+        key, count = units.key_of(self.topic, member.name), layout.count_in(member.name)
+        try:
+            lines = pack.lines_of(self.body, count, key)
+        except UnreadableRecordError as problem:
+            return Decision(how="dead", reason="malformed", error=str(problem), by="claim")
+        decisions: dict[str, Decision] = {}
+        ids = [""] * count
+        write_id, has_keys = "", False
+        fault: PawnQueueError | None = None
+        given = member.given
+        unfit = read = 0
+        given_back = Decision(how="released", by="claim")
+        bad: dict[str, Decision] = {}
+        kept: list[PackEntry] = []
+        for number in numbers.each(given):
+            line = lines[number]
+            read += len(line)
+            if read > MAX_BYTES_A_TURN:
+                yield
+                read = 0
+            try:
+                if len(line) > self.most:
+                    raise _too_large(key, number, len(line), self.most)
+                entry = pack.read_entry(line, key)
+            except UnreadableRecordError as problem:
+                dead = bad.setdefault(
+                    str(problem), Decision(how="dead", reason="malformed", error=str(problem), by="claim")
+                )
+                decisions[layout.entry_of(unit_id, number)] = dead
+                unfit |= 1 << number
+            except PawnQueueError as error:
+                fault = fault or error
+                decisions[layout.entry_of(unit_id, number)] = given_back
+                unfit |= 1 << number
+            else:
+                ids[number] = entry.id
+                write_id = write_id or entry.write_id  # all lines of a staged pack have the same
+                has_keys = has_keys or entry.dedup_key is not None
+                if with_entries:
+                    kept.append(entry)
+        for number in numbers.each(member.decided_numbers & ~given):
+            # What its owner has decided is shown by these ids, whatever became of the lines since.
+            with suppress(UnreadableRecordError, PawnQueueError):
+                ids[number] = pack.read_entry(lines[number], key).id
+        well = given & ~unfit
+        claimed = ClaimedPack(self.topic, unit_id, member.name, self.body, ids, well, member.shares, write_id, has_keys)
+        return ReadPack(claimed, decisions, fault, len(self.body), kept)
 
 
 class PackReader:
@@ -323,54 +461,21 @@ async def read_pack(
     if body is None:
         return Decision(how="gone", by="claim")
     async with reader.expanding:
-        return await _understood(context, topic, unit_id, member, body)
+        return await FetchedPack(
+            topic, unit_id, member, body, max_message_bytes(context.settings.limits)
+        ).read_in_turns()
 
 
-async def _understood(context: Context, topic: str, unit_id: str, member: Member, body: bytes) -> ReadPack | Decision:
-    key, count = units.key_of(topic, member.name), layout.count_in(member.name)
-    try:
-        lines = pack.lines_of(body, count, key)
-    except UnreadableRecordError as problem:
-        return Decision(how="dead", reason="malformed", error=str(problem), by="claim")
-    decisions: dict[str, Decision] = {}
-    ids = [""] * count
-    write_id, has_keys = "", False
-    fault: PawnQueueError | None = None
-    given = member.given
-    well = read = 0
-    given_back = Decision(how="released", by="claim")
-    bad: dict[str, Decision] = {}
+async def fetch_pack(
+    context: Context, topic: str, unit_id: str, member: Member, reader: PackReader
+) -> FetchedPack | None:
+    """Return a pack whose messages are to be read later; None: it is gone.
+
+    :raises PawnQueueError: this process cannot read it, or not now.
+    """
+    body = await reader.body(unit_id, member)
     most = max_message_bytes(context.settings.limits)
-    for number in numbers.each(given):
-        line = lines[number]
-        read += len(line)
-        if read > MAX_BYTES_A_TURN:
-            # ⚑ §5.6: a small object may expand to so much that other claims of this process would not be renewed.
-            await asyncio.sleep(0)
-            read = 0
-        try:
-            if len(line) > most:
-                raise _too_large(key, number, len(line), most)
-            entry = pack.read_entry(line, key)
-        except UnreadableRecordError as problem:
-            dead = bad.setdefault(
-                str(problem), Decision(how="dead", reason="malformed", error=str(problem), by="claim")
-            )
-            decisions[layout.entry_of(unit_id, number)] = dead
-        except PawnQueueError as error:
-            fault = fault or error
-            decisions[layout.entry_of(unit_id, number)] = given_back
-        else:
-            ids[number] = entry.id
-            write_id = write_id or entry.write_id  # all lines of a staged pack have the same
-            has_keys = has_keys or entry.dedup_key is not None
-            well |= 1 << number
-    for number in numbers.each(member.decided_numbers & ~given):
-        # What its owner has decided is shown by these ids, whatever became of the lines since.
-        with suppress(UnreadableRecordError, PawnQueueError):
-            ids[number] = pack.read_entry(lines[number], key).id
-    claimed = ClaimedPack(topic, unit_id, member.name, body, ids, well, member.shares, write_id, has_keys)
-    return ReadPack(claimed, decisions, fault, len(body))
+    return None if body is None else FetchedPack(topic, unit_id, member, body, most)
 
 
 def _too_large(key: str, number: int, size: int, most: int) -> ObjectTooLargeError:

@@ -153,7 +153,7 @@ class PackEntry(msgspec.Struct, frozen=True, gc=False):  # a frozen dataclass ta
     dedup_key: str | None = None
 
 
-class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """An envelope that needs no second look. It has narrower bounds than :class:`Envelope`."""
 
     # A character takes at most six bytes in JSON.
@@ -170,7 +170,8 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     nonce: str = ""
 
 
-_DECODER: Final = msgspec.json.Decoder(_Line)
+_DECODER: Final = msgspec.json.Decoder(Line)
+_MSGSPEC_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 _UNDATED: Final = b'{"created_at":"",'
 
 
@@ -206,7 +207,17 @@ def read_entry(line: bytes, key: str) -> PackEntry:
     )
 
 
-def _read_quickly(line: bytes) -> _Line | None:
+def read_quickly(lines: Sequence[bytes]) -> list[Line] | None:
+    """Read lines of which none needs a second look. Return None if one does."""
+    try:
+        read = [_DECODER.decode(line) for line in lines]
+    except _MSGSPEC_ERRORS:
+        return None
+    long = [(line, each) for line, each in zip(lines, read, strict=True) if len(line) > 2 * MOST_PAYLOAD_DEPTH]
+    return None if any(_is_too_deep(line, each) for line, each in long) else read
+
+
+def _read_quickly(line: bytes) -> Line | None:
     """Read a line in a sixth of the time, or return None where only :class:`Envelope` can judge it.
 
     ⚑ §1: a line that is read here is read in the same way by :class:`Envelope`. msgspec refuses what is not strict JSON
@@ -214,11 +225,15 @@ def _read_quickly(line: bytes) -> _Line | None:
     """
     try:
         read = _DECODER.decode(line)
-    except (msgspec.MsgspecError, ValueError, RecursionError):
+    except _MSGSPEC_ERRORS:
         return None
+    return None if _is_too_deep(line, read) else read
+
+
+def _is_too_deep(line: bytes, read: Line) -> bool:
     # A level takes two bytes, an opening and a closing bracket.
     may_be_deep = len(line) > 2 * MOST_PAYLOAD_DEPTH and line.count(b"{") + line.count(b"[") > MOST_PAYLOAD_DEPTH
-    return None if may_be_deep and is_deeper(read.payload, MOST_PAYLOAD_DEPTH) else read
+    return may_be_deep and is_deeper(read.payload, MOST_PAYLOAD_DEPTH)
 
 
 def entry_line(  # noqa: PLR0913 - an envelope has these fields

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.view import state_of
 from pawnqueue.claims.claim import as_message
-from pawnqueue.claims.packs import PackReader, read_lines, read_pack, shares_of, told_of
+from pawnqueue.claims.packs import FetchedPack, PackReader, fetch_pack, read_lines, shares_of, told_of
 from pawnqueue.domain import lanes, layout, pack, share
-from pawnqueue.domain.claim_record import Decision, Member
+from pawnqueue.domain.claim_record import Member
 from pawnqueue.domain.envelope import Envelope
 from pawnqueue.domain.object_sizes import MAX_SMALL_RECORD_BYTES, max_message_bytes
 from pawnqueue.domain.record import UnreadableRecordError
@@ -75,7 +74,7 @@ async def peek(context: Context, topic: str, most: int, *, packs: bool) -> list[
         while left and (wanted := most - len(found)) > 0:
             head = _first(left, wanted)
             left = left[len(head) :]
-            found += [message for of_unit in await reader.read(head) for message in of_unit]
+            found += await reader.read(head)
         if len(found) >= most:
             break
     await reader.check(found)
@@ -91,10 +90,10 @@ def _first(units_: Sequence[Unit], messages: int) -> Sequence[Unit]:
     return units_
 
 
-async def read_messages(context: Context, topic: str, units_: Sequence[Unit]) -> list[list[Message]]:
-    """Return the messages of each unit, claimed or not. Finished, missing and unreadable ones are left out."""
+async def fetch_each(context: Context, topic: str, units_: Sequence[Unit]) -> list[Message | FetchedPack | None]:
+    """Fetch units, claimed or not. One that is missing, finished or cannot be read is None."""
     reader = _MessageReader(context, topic)
-    found = await reader.read(units_)
+    found = await reader.fetch(units_)
     await reader.check(found)
     return found
 
@@ -107,27 +106,34 @@ class _MessageReader:
         self._topic = topic
         self._with_retries, self._without = context.with_budget(), context.with_budget(0.0)
         self._faults = 0
-        self._expanding = asyncio.Lock()
 
-    async def read(self, units_: Iterable[Unit]) -> list[list[Message]]:
-        """Return the messages of each unit that can be read."""
-        return await for_each(self._read, units_, at_once=self._context.at_once)
+    async def read(self, units_: Iterable[Unit]) -> list[Message]:
+        """Return the messages of the units that can be read."""
+        found: list[Message] = []
+        for each in await self.fetch(units_):
+            # ⚑ §1: one pack after the other, as its lines have many times its size.
+            found += await each.messages() if isinstance(each, FetchedPack) else [] if each is None else [each]
+        return found
+
+    async def fetch(self, units_: Iterable[Unit]) -> list[Message | FetchedPack | None]:
+        """Return what each unit holds that can be read."""
+        return await for_each(self._fetch, units_, at_once=self._context.at_once)
 
     async def check(self, found: Iterable[object]) -> None:
         """⚑ §5.6: a store that answers no read at all is an error, not an empty topic."""
         if self._faults and not any(found):
             await self._with_retries.registers.look(layout.topic_marker(self._topic))
 
-    async def _read(self, unit: Unit) -> list[Message]:
+    async def _fetch(self, unit: Unit) -> Message | FetchedPack | None:
         context = self._with_retries if self._faults < MAX_RETRIED_READS else self._without
         try:
             if unit.is_pack:
-                return await _read_pack(context, self._topic, unit, self._expanding)
+                return await _fetch_pack(context, self._topic, unit)
             return await _read(context, self._topic, unit)
         except PawnQueueError as error:
             self._faults += 1
             logger.warning("%s is left out, as it cannot be read: %s", units.key_of(self._topic, unit.name), error)
-            return []
+            return None
 
 
 async def find(context: Context, topic: str, message_id: str, *, packs: bool) -> Location | None:
@@ -240,24 +246,21 @@ async def _locate_in_pack(context: Context, topic: str, unit: Unit, number: int,
     return Location(message_id, state, key, history.deliveries + is_handed_out, lease.consumer_id, end)
 
 
-async def _read(context: Context, topic: str, unit: Unit) -> list[Message]:
+async def _read(context: Context, topic: str, unit: Unit) -> Message | None:
     key = units.key_of(topic, unit.name)
     found = await context.store.get(key, max_message_bytes(context.settings.limits))
     if found is None:
-        return []
+        return None
     try:
         envelope = Envelope.decode(found.body, key)
     except (UnreadableRecordError, CompatibilityError):
-        return []
-    return [as_message(envelope, topic, unit.name, deliveries=0)]
+        return None
+    return as_message(envelope, topic, unit.name, deliveries=0)
 
 
-async def _read_pack(context: Context, topic: str, unit: Unit, expanding: asyncio.Lock) -> list[Message]:
+async def _fetch_pack(context: Context, topic: str, unit: Unit) -> FetchedPack | None:
     # The leases first: a pack of which all is finished is deleted before its leases.
     told = await told_of(context, topic, unit)
     left = sum(share.union(shares_of(each, lease)) for each, lease in told)
-    if not left:
-        return []
-    reader = PackReader(context, topic, expanding)
-    found = await read_pack(context, topic, unit.id, Member(name=unit.name, shares=[Share(of=left)]), reader)
-    return [] if isinstance(found, Decision) else found.pack.messages()
+    member = Member(name=unit.name, shares=[Share(of=left)])
+    return await fetch_pack(context, topic, unit.id, member, PackReader(context, topic)) if left else None

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Final
 
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.letters import ListedLetter
-from pawnqueue.claims.bodies import read_each
+from pawnqueue.claims.bodies import fetch_members
 from pawnqueue.claims.claim_reads import looked_at
+from pawnqueue.claims.packs import FetchedPack, ReadPack
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.identifiers import UnitId
 from pawnqueue.domain.share import Share
 from pawnqueue.domain.size_hint import hint_of_record
-from pawnqueue.errors import CompatibilityError, LeaseLostError, ObjectTooLargeError
+from pawnqueue.errors import CompatibilityError, LeaseLostError, ObjectTooLargeError, PawnQueueError
+from pawnqueue.reads.columns import MessageColumns
 from pawnqueue.reads.dead_letters import read_letters
-from pawnqueue.reads.inspect_topic import read_messages
+from pawnqueue.reads.inspect_topic import fetch_each
 from pawnqueue.reads.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
@@ -35,11 +37,16 @@ if TYPE_CHECKING:
 
 #: The cost of a request, as the bytes that could be read in its time: small messages cost mostly requests.
 REQUEST_COST_BYTES: Final = 8192
-#: How much more a byte of a pack costs, as packs are compressed.
-PACK_COST_FACTOR: Final = 4
-#: The cost of a portion by default, at most: two and a half thousand small messages, or twenty megabytes. Reading it
-#: takes much longer than starting a task for it, and no core waits long for the last portion.
+#: The cost of a message of a pack, beside its share of the pack: how well a pack is compressed says nothing of how
+#: long its messages take.
+PACKED_MESSAGE_COST_BYTES: Final = 64
+#: The cost of a portion by default, at most: two and a half thousand small messages, two hundred thousand of packs, or
+#: twenty megabytes. Each takes about a second to read, which is much longer than starting a task for it, and no core
+#: waits long for the last portion.
 MAX_PORTION_COST_BYTES: Final = 20 * 1024 * 1024
+#: The first portion of a large topic is small: a query for a few messages often reads no other.
+FIRST_UNITS_OF_TOPIC: Final = 24
+MIN_UNITS_FOR_A_HEAD: Final = 500
 #: The number of cores is not known here: a multiple of this many portions leaves none of 2 or 4 cores without work.
 PORTION_COUNT_STEP: Final = 4
 
@@ -71,7 +78,8 @@ class PlannedUnit:
     @property
     def cost(self) -> int:
         """The cost of reading it."""
-        return self.size * (PACK_COST_FACTOR if layout.is_pack_name(self.name) else 1) + REQUEST_COST_BYTES
+        of_messages = self.count * PACKED_MESSAGE_COST_BYTES if layout.is_pack_name(self.name) else 0
+        return self.size + of_messages + REQUEST_COST_BYTES
 
     @property
     def of(self) -> int:
@@ -110,17 +118,18 @@ class Portion:
     only: Selection = EVERYTHING
     """Without a claim: which messages or dead letters of its units are read."""
 
-    def split(self, most: int, most_cost: int = MAX_PORTION_COST_BYTES) -> Iterator[Portion]:
-        """Cut it into portions of at most this many messages and this cost; a single unit may have or cost more."""
-        start = count = cost = 0
+    def split_off(self, most: int, most_cost: int = MAX_PORTION_COST_BYTES) -> tuple[Portion, Portion]:
+        """Cut off its first units: at most this many messages, and this cost. One unit may have or cost more.
+
+        :return: the first units, and the rest, which may be empty.
+        """
+        count = cost = 0
         for position, unit in enumerate(self.units):
-            if position > start and (count + unit.count > most or cost + unit.cost > most_cost):
-                yield replace(self, units=self.units[start:position])
-                start, count, cost = position, 0, 0
             count += unit.count
             cost += unit.cost
-        if self.units:
-            yield replace(self, units=self.units[start:])
+            if position and (count > most or cost > most_cost):
+                return replace(self, units=self.units[:position]), replace(self, units=self.units[position:])
+        return self, replace(self, units=())
 
     def __len__(self) -> int:
         """Count the messages. Packs of a topic may have fewer that are not finished."""
@@ -177,7 +186,10 @@ async def portions_of_topic(  # noqa: PLR0913 - what is cut, and how
     :param packs: whether the topic may have packs. They take one more LIST.
     """
     whole = await refresh_portion(context, Portion(topic, (), is_dead=dead, most=most, packs=packs, only=only))
-    return _set_bounds(_cut(whole, parts))
+    head, rest = whole.split_off(FIRST_UNITS_OF_TOPIC)
+    if parts is not None or len(whole.units) < MIN_UNITS_FOR_A_HEAD:
+        return _set_bounds(_cut(whole, parts))
+    return _set_bounds([head, *_cut(rest, parts)])
 
 
 async def refresh_portion(context: Context, portion: Portion) -> Portion:
@@ -234,32 +246,99 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
             ListedLetter(UnitId(unit.name), unit.size, unit.written_at) for unit in portion.units if unit.written_at
         ]
         return await read_letters(context, portion.topic, planned, only=portion.only)
+    return await (await fetch_portion(context, portion)).messages()
+
+
+async def fetch_portion(context: Context, portion: Portion) -> FetchedPortion:
+    """Fetch the messages of a portion: of a claim all or none, of a topic those that still exist.
+
+    :raises LeaseLostError: a message of the claim does not exist any more, or the claim has ended.
+    """
     if not portion.claim:
-        return await _read_of_topic(context, portion)
-    found: list[Message] = []
+        named = [(planned, units.parse(planned.name)) for planned in portion.units]
+        wanted = [(planned, unit) for planned, unit in named if unit is not None]
+        found = await fetch_each(context, portion.topic, [unit for _, unit in wanted])
+        return FetchedPortion(portion, list(zip([planned for planned, _ in wanted], found, strict=True)))
     try:
-        bodies = await read_each(context, portion.topic, {unit.id: unit.member for unit in portion.units})
+        held = await fetch_members(context, portion.topic, {unit.id: unit.member for unit in portion.units})
     except (CompatibilityError, ObjectTooLargeError) as error:
-        raise type(error)(
-            f"{error} It belongs to claim {portion.claim}. If it was overwritten: {_REMEDY} Otherwise read the claim "
-            "in a process with a larger limits.max_payload_bytes, or with a newer version.",
-            topic=portion.topic,
-            operation="read",
-        ) from None
-    for unit, (messages, decision) in zip(portion.units, bodies, strict=True):
-        if decision is not None:
-            raise _lost_message_error(portion, unit, decision)
-        found += messages
+        raise _unreadable_error(portion, error) from None
+    fetched: list[tuple[PlannedUnit, Message | FetchedPack | None]] = []
+    for unit, each in zip(portion.units, held, strict=True):
+        if isinstance(each, Decision):
+            raise _lost_message_error(portion, unit, each)
+        fetched.append((unit, each))
     await _check_held(context, portion)
-    return found
+    return FetchedPortion(portion, fetched)
 
 
-async def _read_of_topic(context: Context, portion: Portion) -> list[Message]:
-    named = [(units.parse(planned.name), planned.count) for planned in portion.units]
-    wanted = [(unit, count) for unit, count in named if unit is not None]
-    found = await read_messages(context, portion.topic, [unit for unit, _ in wanted])
-    first = [message for messages, (_, count) in zip(found, wanted, strict=True) for message in messages[:count]]
-    return [message for message in first if portion.only.has_message(message)]
+@dataclass(frozen=True, slots=True)
+class FetchedPortion:
+    """The messages of a portion, which are fetched. Packs are read whenever somebody looks."""
+
+    portion: Portion
+    """Whose messages they are."""
+    units: Sequence[tuple[PlannedUnit, Message | FetchedPack | None]]
+    """The objects, in order, with what each holds; None: of a topic, what is gone or cannot be read."""
+
+    async def messages(self) -> list[Message]:
+        """Return the messages, in order.
+
+        :raises LeaseLostError: a message of the claim was overwritten, and is not a message any more.
+        """
+        messages: list[Message] = []
+        for unit, each in self.units:
+            if isinstance(each, FetchedPack):
+                found = self._checked(unit, await each.read_in_turns(with_entries=True))
+                messages += [] if found is None else found.pack.as_messages(found.entries)[: unit.count]
+            elif each is not None:
+                messages.append(each)
+        return [message for message in messages if self.portion.only.has_message(message)]
+
+    def columns(self, at_least: int = 1000) -> Iterator[MessageColumns]:
+        """Return the messages as columns, which are made in the caller's thread when they are asked for.
+
+        :param at_least: how many messages there are in each of them, but for the last: the rest of a pack is added.
+        :raises LeaseLostError: a message of the claim was overwritten, and is not a message any more.
+        """
+        columns = MessageColumns(self.portion.topic)
+        only = self.portion.only
+        for unit, each in self.units:
+            if isinstance(each, FetchedPack) and only.is_by_message:
+                found = self._checked(unit, each.read())
+                messages = [] if found is None else found.pack.as_messages(found.entries)[: unit.count]
+                columns.add_all(message for message in messages if only.has_message(message))
+            elif isinstance(each, FetchedPack):
+                if not columns.add_pack(each, unit.count) and (found := self._checked(unit, each.read())) is not None:
+                    columns.add_pack(found, unit.count)
+            elif only.has_message(each):
+                columns.add_all([each] if each is not None else [])
+            if len(columns) >= at_least:
+                yield columns
+                columns = MessageColumns(self.portion.topic)
+        if len(columns):
+            yield columns
+
+    def _checked(self, unit: PlannedUnit, found: ReadPack | Decision) -> ReadPack | None:
+        """Return what a pack holds. Of a topic, what is malformed or cannot be read is left out."""
+        if not self.portion.claim:
+            return None if isinstance(found, Decision) else found
+        if isinstance(found, Decision):
+            raise _lost_message_error(self.portion, unit, found)
+        if found.fault is not None:
+            raise _unreadable_error(self.portion, found.fault)
+        for decision in found.decisions.values():
+            raise _lost_message_error(self.portion, unit, decision)
+        return found
+
+
+def _unreadable_error(portion: Portion, error: PawnQueueError) -> PawnQueueError:
+    return type(error)(
+        f"{error} It belongs to claim {portion.claim}. If it was overwritten: {_REMEDY} Otherwise read the claim "
+        "in a process with a larger limits.max_payload_bytes, or with a newer version.",
+        topic=portion.topic,
+        operation="read",
+    )
 
 
 async def _check_held(context: Context, portion: Portion) -> None:

@@ -62,6 +62,7 @@ CALLS: dict[str, Callable[[PawnQueue, Any], Awaitable[Any]]] = {
     "backlog": lambda queue, _: queue.backlog(TOPIC),
     "portions": lambda queue, _: queue.portions(TOPIC),
     "read": lambda queue, _: queue.read(Portion(TOPIC, ())),
+    "fetch": lambda queue, _: queue.fetch(Portion(TOPIC, ())),
     "look_again": lambda queue, _: queue.look_again(Portion(TOPIC, ())),
     "stage": lambda queue, _: queue.stage(TOPIC, "w", 0, numbered(1)),
     "commit_write": lambda queue, _: queue.commit_write(TOPIC, "w", []),

@@ -41,7 +41,8 @@ def settings(server: FaultServer) -> Settings:
 @pytest.fixture
 def partition(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> InputPartition:
     """A claim of ten messages as one partition, read two messages at a time."""
-    monkeypatch.setattr(batch_reader, "ARROW_BATCH_MESSAGES", 2)
+    monkeypatch.setattr(batch_reader, "FIRST_BATCH_MESSAGES", 2)
+    monkeypatch.setattr(batch_reader, "BATCH_MESSAGES", 2)
     with SyncPawnQueue.open(settings) as queue:
         queue.create_topic("orders")
         queue.publish("orders", [{"n": number} for number in range(10)])

@@ -17,13 +17,13 @@ from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from pawnqueue import DeadLetter, InvalidArgumentError, Message
+from pawnqueue import DeadLetter, InvalidArgumentError, Message, MessageColumns
 from pyspark_pawnqueue import messages_to_rows
 from pyspark_pawnqueue.messages_to_rows import CORRUPT_COLUMN, RowBuilder, schema_of
 from pyspark_pawnqueue.payload_schema import payload_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -37,9 +37,14 @@ def message(payload: dict[str, Any], **more: Any) -> Message:
     return Message(payload=payload, **{**told, **more})
 
 
+def columns(messages: Iterable[Message]) -> MessageColumns:
+    """Return messages as the queue reads them for tables."""
+    return MessageColumns.of("orders", messages)
+
+
 def rows(payloads: Sequence[Any], schema: str) -> list[dict[str, Any]]:
     """Return what the payloads' columns become."""
-    batch = RowBuilder(schema_of(schema, dead=False)).build([message(payload) for payload in payloads])
+    batch = RowBuilder(schema_of(schema, dead=False)).build(columns(message(payload) for payload in payloads))
     batch.validate(full=True)
     wanted = [*payload_columns(schema).names, CORRUPT_COLUMN]
     return [{name: row[name] for name in wanted} for row in batch.to_pylist()]
@@ -204,10 +209,10 @@ def test_any_json_is_a_column_of_any_type(kind: str, values: list[Any]) -> None:
     assert repr(together) == repr(slowly)
 
 
-@given(st.lists(st.dictionaries(st.text(), _json), max_size=4))
+@given(st.lists(st.dictionaries(st.text(), _json), max_size=4).filter(lambda payloads: "inf" not in repr(payloads)))
 def test_any_payload_is_told_as_json(payloads: list[dict[str, Any]]) -> None:
-    """The JSON text has the same meaning as the payload, half characters included."""
-    batch = RowBuilder(schema_of("", dead=False)).build([message(payload) for payload in payloads])
+    """The JSON text has the same meaning as the payload, half characters included. No payload has an infinity (§1)."""
+    batch = RowBuilder(schema_of("", dead=False)).build(columns(message(payload) for payload in payloads))
     assert [repr(json.loads(text)) for text in batch.column("payload").to_pylist()] == [repr(each) for each in payloads]
 
 
@@ -217,7 +222,7 @@ def test_any_payload_is_told_as_json(payloads: list[dict[str, Any]]) -> None:
 def test_the_columns_of_a_message() -> None:
     """The columns have their documented names and types, and times are in UTC."""
     told = message({"b": "ż", "a": [1]}, headers={"x": "1"}, deliveries=3)
-    batch = RowBuilder(schema_of("", dead=False)).build([told])
+    batch = RowBuilder(schema_of("", dead=False)).build(columns([told]))
     assert schema_of("", dead=False).simpleString() == (
         "struct<id:string,topic:string,producer_id:string,created_at:timestamp,payload:string,"
         "headers:map<string,string>,deliveries:int>"
@@ -239,7 +244,7 @@ def test_half_a_character_fails_nobody() -> None:
     """Half a character of another program stays the escape that it was, in JSON and elsewhere."""
     [row] = (
         RowBuilder(schema_of("", dead=False))
-        .build([message({HALF: HALF}, id=HALF, producer_id=HALF, headers={HALF: HALF})])
+        .build(columns([message({HALF: HALF}, id=HALF, producer_id=HALF, headers={HALF: HALF})]))
         .to_pylist()
     )
     assert json.loads(row["payload"]) == {HALF: HALF}
@@ -251,7 +256,7 @@ def test_a_payload_that_is_nested_too_deeply_fails_nobody() -> None:
     deep: dict[str, Any] = {}
     for _ in range(100_000):
         deep = {"a": deep}
-    batch = RowBuilder(schema_of("b int", dead=False)).build([message(deep), message({"b": 1})])
+    batch = RowBuilder(schema_of("b int", dead=False)).build(columns([message(deep), message({"b": 1})]))
     assert [(row["payload"], row["b"], row[CORRUPT_COLUMN]) for row in batch.to_pylist()] == [
         (None, None, True),
         ('{"b":1}', 1, False),
@@ -260,7 +265,7 @@ def test_a_payload_that_is_nested_too_deeply_fails_nobody() -> None:
 
 def test_no_messages_are_a_batch_of_none() -> None:
     """The empty batch has all columns."""
-    batch = RowBuilder(schema_of("a int", dead=False)).build([])
+    batch = RowBuilder(schema_of("a int", dead=False)).build(columns([]))
     assert (batch.num_rows, batch.schema.names[-2:]) == (0, ["a", CORRUPT_COLUMN])
 
 
@@ -268,12 +273,13 @@ def test_dead_letters_have_columns_of_their_own() -> None:
     """A letter whose message cannot be read has a marked row with the known values."""
     read = DeadLetter("l1", "orders", NOW, reason="unfit", error="e", message=message({"a": 1}))
     unread = DeadLetter("l2", "orders", NOW, fault="no body")
-    first, second = RowBuilder(schema_of("a int", dead=True), dead=True).build([read, unread]).to_pylist()
+    first, second = RowBuilder(schema_of("a int", dead=True), dead=True).build_dead([read, unread]).to_pylist()
 
     told = ("letter_id", "reason", "error", "fault", "id", "a", CORRUPT_COLUMN)
     assert [first[name] for name in told] == ["l1", "unfit", "e", None, "m1", 1, False]
     assert [second[name] for name in told] == ["l2", None, None, "no body", None, None, True]
     assert (first["buried_at"], second["payload"]) == (NOW, None)
+    assert (first["topic"], second["topic"], second["producer_id"]) == ("orders", "orders", None)
 
 
 def test_the_names_of_a_letters_columns_are_free_elsewhere() -> None:
@@ -288,8 +294,8 @@ def test_the_names_of_a_letters_columns_are_free_elsewhere() -> None:
 def test_batches_are_what_spark_expects_to_the_letter() -> None:
     """Spark compares the schemas, and refuses a batch that differs."""
     schema = schema_of(", ".join(f"c{n} {kind}" for n, kind in enumerate([*_kinds, DEEP])), dead=False)
-    assert RowBuilder(schema).build([message({})]).schema.equals(to_arrow_schema(schema, timezone="UTC"))
-    assert RowBuilder(schema).build([message({})]).schema.field("created_at").type == pa.timestamp("us", "UTC")
+    assert RowBuilder(schema).build(columns([message({})])).schema.equals(to_arrow_schema(schema, timezone="UTC"))
+    assert RowBuilder(schema).build(columns([message({})])).schema.field("created_at").type == pa.timestamp("us", "UTC")
 
 
 # --- a schema that the query gives ---
@@ -298,7 +304,7 @@ def test_batches_are_what_spark_expects_to_the_letter() -> None:
 def test_a_query_may_name_the_columns_that_it_wants() -> None:
     """Our columns are found in any case, and others come from the payload, in the query's order."""
     schema = StructType().add("order_id", "long").add("ID", "string")
-    assert RowBuilder(schema).build([message({"order_id": 7})]).to_pylist() == [{"order_id": 7, "ID": "m1"}]
+    assert RowBuilder(schema).build(columns([message({"order_id": 7})])).to_pylist() == [{"order_id": 7, "ID": "m1"}]
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,19 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from pawnqueue import ClaimReference, SyncPawnQueue
+from pawnqueue import ClaimReference, Settings, SyncPawnQueue
 from pyspark_pawnqueue.batch_reader import PortionPartition, read_partition
 from pyspark_pawnqueue.messages_to_rows import RowBuilder, schema_of
 from pyspark_pawnqueue.spark_errors import ERROR_PREFIX
+from tests.pawnqueue.opened import BUCKET, settings_at
+from tests.support.faults import FaultServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
-    from pawnqueue import Claim, Settings
+    from pawnqueue import Claim
     from tools.kit.servers import S3Server
 
 # A query takes seconds; on a machine that does other work, many more.
@@ -279,6 +281,20 @@ def test_one_row_of_many_comes_promptly(shop: Shop) -> None:
     for _ in range(4):
         assert len(frame.limit(1).collect()) == 1
     assert frame.count() == 3000
+
+
+def test_a_small_look_is_small(spark: SparkSession) -> None:
+    """A task begins with a few messages: five of three thousand cost at most sixty requests."""
+    with FaultServer(buckets=(BUCKET,)) as server:
+        settings = Settings(**settings_at(server.endpoint))
+        with SyncPawnQueue.open(settings) as queue:
+            queue.create_topic("orders", packs=False)
+            queue.publish("orders", [{"n": number} for number in range(3000)])
+        options = {**where(settings), "topic": "orders", "mode": "peek"}
+        frame = spark.read.format("pawnqueue").options(**options).load()
+        server.forget_requests()
+        assert [json.loads(row["payload"])["n"] for row in frame.take(5)] == [0, 1, 2, 3, 4]
+        assert len(server.requests) <= 60
 
 
 @pytest.mark.parametrize("read", [0, 1])

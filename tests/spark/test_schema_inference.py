@@ -157,7 +157,7 @@ def test_the_number_of_fields_is_bounded() -> None:
 
 
 def test_other_names_in_each_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only so many names are remembered."""
+    """The number of names that are remembered is limited."""
     monkeypatch.setattr(schema_inference, "MAX_SEEN_FIELDS", 50)
     found = inferred(*[{f"n{number:03}": 1} for number in range(100)])
     assert (len(found.columns), found.left_out) == (50, ["names beyond the first 50"])

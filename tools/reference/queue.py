@@ -29,7 +29,9 @@ CALLS = {
     "Workers": ["listen", "drain", "is_draining"],
     "Looking": ["stats", "backlog", "peek", "find", "messages", "held", "known_claims", "last_claim"],
     "Dead letters and the janitor": ["completed", "dead_letters", "redrive", "sweep"],
-    "Reading and writing by many processes": ["portions", "read", "look_again", "stage", "commit_write", "abort_write"],
+    "Reading and writing by many processes": [
+        "portions", "read", "fetch", "look_again", "stage", "commit_write", "abort_write",
+    ],
     "Producers and consumers": ["register_producer", "register_consumer", "list_producers", "list_consumers"],
 }  # fmt: skip
 SYNC_ONLY = ["awaited", "run", "close"]
@@ -41,13 +43,16 @@ RETURNED = {
                  "PublishedIds", "Staged"],
     "Looks": ["Topic", "TopicSettings", "CompletedLog", "DeadLetterLimits", "CompletedMessage", "CompletedPage",
               "Stats", "Backlog", "Location", "DeadLetter",
-              "DeadLetterPage", "Registration", "Portion", "Selection", "PlannedUnit", "ProbeResult", "Health"],
+              "DeadLetterPage", "Registration", "Portion", "FetchedPortion", "MessageColumns", "Selection",
+              "PlannedUnit", "ProbeResult", "Health"],
     "For your tests": ["MemoryStore"],
 }  # fmt: skip
 METHODS = {
     "Claim": ["hand_over"],
     "ClaimReference": ["to_dict", "from_dict"],
-    "Portion": ["split"],
+    "FetchedPortion": ["messages", "columns"],
+    "MessageColumns": ["times"],
+    "Portion": ["split_off"],
     "SweepReport": ["counts"],
 }
 #: Told on pages of their own.

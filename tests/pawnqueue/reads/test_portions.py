@@ -23,7 +23,14 @@ from pawnqueue import (
 from pawnqueue.catalog import units
 from pawnqueue.domain import layout
 from pawnqueue.domain.records import BucketRecord
-from pawnqueue.reads.portions import MAX_PORTION_COST_BYTES, REQUEST_COST_BYTES, PlannedUnit, _cut
+from pawnqueue.reads.portions import (
+    FIRST_UNITS_OF_TOPIC,
+    MAX_PORTION_COST_BYTES,
+    MIN_UNITS_FOR_A_HEAD,
+    REQUEST_COST_BYTES,
+    PlannedUnit,
+    _cut,
+)
 from tests.pawnqueue.virtual import MARGIN, TOPIC, TTL, Died, Process, World, numbered
 
 if TYPE_CHECKING:
@@ -499,6 +506,16 @@ def test_a_large_object_does_not_leave_crumbs() -> None:
     assert [len(portion) for portion in _cut(whole([10**9, *[1000] * 90]), 10)] == [1, *[10] * 9]
 
 
+async def test_a_large_topic_has_a_small_first_portion(ann: Process) -> None:
+    """A query for five messages reads the first portion, and not a thousand messages."""
+    await ann.queue.publish(TOPIC, numbered(MIN_UNITS_FOR_A_HEAD - 1))
+    assert len(await ann.queue.portions(TOPIC)) == 1
+    await ann.queue.publish(TOPIC, numbered(1))
+    head, rest = await ann.queue.portions(TOPIC)
+    assert (len(head), len(rest)) == (FIRST_UNITS_OF_TOPIC, MIN_UNITS_FOR_A_HEAD - FIRST_UNITS_OF_TOPIC)
+    assert len(await ann.queue.portions(TOPIC, parts=1)) == 1
+
+
 def test_without_a_number_as_many_as_they_are_worth() -> None:
     """Two thousand small messages are one portion, and so are twenty megabytes; more than two: a multiple of four."""
     assert len(_cut(whole([300] * 2000), None)) == 1
@@ -508,12 +525,21 @@ def test_without_a_number_as_many_as_they_are_worth() -> None:
     assert len(_cut(whole([MAX_PORTION_COST_BYTES] * 40), None)) == 40
 
 
+def split(portion: Portion, most: int) -> list[Portion]:
+    """Return it in parts of at most this many messages."""
+    parts = []
+    while portion.units:
+        part, portion = portion.split_off(most)
+        parts.append(part)
+    return parts
+
+
 def test_a_portion_is_read_in_parts() -> None:
     """In order; each is a portion like the whole, and none of large objects is more than memory has room for."""
     large = [MAX_PORTION_COST_BYTES // 2, MAX_PORTION_COST_BYTES // 4, 3 * MAX_PORTION_COST_BYTES, 1, 1]
-    assert [len(part) for part in whole(large).split(1000)] == [2, 1, 2]
-    assert list(whole([]).split(3)) == []
-    parts = list(whole([1] * 7).split(3))
+    assert [len(part) for part in split(whole(large), 1000)] == [2, 1, 2]
+    assert split(whole([]), 3) == []
+    parts = split(whole([1] * 7), 3)
     assert [len(part) for part in parts] == [3, 3, 1]
     assert [unit.name for part in parts for unit in part.units] == [str(number) for number in range(7)]
     assert {part.claim for part in parts} == {"run.0"}

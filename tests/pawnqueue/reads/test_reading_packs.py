@@ -11,14 +11,13 @@ import pytest
 from pawnqueue import CompatibilityError, LeaseLostError, Portion
 from pawnqueue.catalog import units
 from pawnqueue.domain import pack
-from pawnqueue.reads.portions import PACK_COST_FACTOR, REQUEST_COST_BYTES
-from tests.pawnqueue.virtual import TOPIC, World
+from tests.pawnqueue.virtual import TOPIC, TTL, World
 from tests.pawnqueue.virtual import numbers as shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pawnqueue import Message
+    from pawnqueue import FetchedPortion, Message
     from tests.pawnqueue.virtual import Process
 
 
@@ -356,14 +355,72 @@ async def test_what_was_overwritten_is_settled_and_the_others_are_read(world: Wo
     assert (await ann.queue.stats(TOPIC)).dead == (line == b"no json")
 
 
-async def test_a_pack_costs_more_than_its_size(world: World, ann: Process) -> None:
-    """It is compressed. A pack is never cut."""
+#: Lines as other programs may write them, each with the payload that a consumer is given; None: it is malformed.
+LINES = {
+    b' { "id" : "a" , "payload" : { "n" : 7 } } ': {"n": 7},
+    b'{"id":"a","payload":{"n":1e999},"payload":{"n":7}}': None,
+    b'{"id":"a","payload":{"n":1,"n":7}}': {"n": 7},
+    b'{"id":"a","created_at":"yesterday","payload":{"n":7}}': {"n": 7},
+    b'{"id":"a","created_at":"2026-02-30T00:00:00.000000+00:00","payload":{"n":7}}': {"n": 7},
+    b'{"id":"a","created_at":"2026-02-03T01:02:03.000004+00:00","payload":{"n":7}}': {"n": 7},
+    b'{"id":"a","headers":{"x":"y"},"producer_id":"p","payload":{"n":7},"mine":[]}': {"n": 7},
+    b'{"id":"a","payload":' + b'{"n":' * 600 + b"7" + b"}" * 601: None,
+    b"no json": None,
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+async def test_columns_have_what_messages_have(world: World, ann: Process, line: bytes) -> None:
+    """A line may be written by any program. Of a topic, what is malformed is left out."""
+    world.plant_pack(30)
+    key = units.key_of(TOPIC, world.bucket.below("packs/")[0])
+    lines = pack.lines_of(world.bucket.body(key), 30, key)
+    world.bucket.plant(key, pack.pack_body([*lines[:3], line, *lines[4:]]))
+    single(world, 30)
+    [portion] = await ann.queue.portions(TOPIC, parts=1)
+
+    messages = await ann.queue.read(portion)
+    payload = LINES[line]
+    assert [message.payload for message in messages if message.id == "a"] == ([] if payload is None else [payload])
+    assert len(messages) == 30 + (payload is not None)
+    assert table(await ann.queue.fetch(portion)) == [row(message) for message in messages]
+
+
+async def test_columns_of_a_claim_are_its_unsettled_messages(world: World, ann: Process) -> None:
+    """Also where some of a pack's messages were delivered more often than others."""
+    claim = await packed_claim(world, ann)
+    await ann.queue.requeue(claim, [message.id for message in claim][:25])
+    again = await ann.queue.claim(TOPIC, "c", max_messages=100, ttl=TTL)
+    await ann.queue.ack(again, [message.id for message in again][1::2])
+    [portion] = await ann.queue.portions(again.reference, parts=1)
+
+    messages = await ann.queue.read(portion)
+    assert messages
+    assert table(await ann.queue.fetch(portion)) == [row(message) for message in messages]
+
+
+def row(message: Message) -> tuple[Any, ...]:
+    """Return what a message has in the columns of a table."""
+    told = message.id, message.producer_id, message.created_at, message.payload
+    return *told, message.headers, message.deliveries
+
+
+def table(fetched: FetchedPortion) -> list[tuple[Any, ...]]:
+    """Return the rows of a portion."""
+    rows: list[tuple[Any, ...]] = []
+    for of in fetched.columns(at_least=1):
+        told = of.ids, of.producer_ids, of.times(), of.payloads
+        rows += zip(*told, of.headers, of.deliveries, strict=True)
+    return rows
+
+
+async def test_a_pack_is_never_cut(world: World, ann: Process) -> None:
+    """However few messages a portion is to have, it has whole packs."""
     claim = await packed_claim(world, ann)
     [portion] = await ann.queue.portions(claim.reference, parts=1)
-    [first, *_] = portion.units
-    assert first.cost == PACK_COST_FACTOR * first.size + REQUEST_COST_BYTES
-    assert [len(each) for each in portion.split(15)] == [10, 10, 10]
-    assert [len(each) for each in portion.split(20)] == [20, 10]
+    for most, begin in ((15, 10), (20, 20), (5, 10)):
+        first, rest = portion.split_off(most)
+        assert (len(first), len(rest)) == (begin, 30 - begin)
     assert [len(each) for each in await ann.queue.portions(claim.reference, parts=50)] == [10, 10, 10]
 
 
