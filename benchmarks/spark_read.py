@@ -135,10 +135,10 @@ def _bare_way(pool: Pool, place: Mapping[str, Any], keys: Sequence[str]) -> Way:
 def _play(ways: Sequence[Way], rounds: int, expected: Mapping[str, int]) -> None:
     for number in range(rounds):
         for way in ways if number % 2 else reversed(ways):
-            used, started = _cpu(way.processes()), time.perf_counter()
+            used, started = cpu_seconds(way.processes()), time.perf_counter()
             found = way.read()
             way.seconds.append(time.perf_counter() - started)
-            way.cpu.append(_cpu(way.processes()) - used)
+            way.cpu.append(cpu_seconds(way.processes()) - used)
             assert way.name == ROWS or found == expected, way.name  # noqa: S101 - a reader of less is not quicker
         told = ", ".join(f"{way.name} {way.seconds[-1]:.2f} s (CPU {way.cpu[-1]:.1f} s)" for way in ways)
         print(f"   round {number + 1}{'' if number else ' (cold)'}: {told}", flush=True)
@@ -261,7 +261,7 @@ def jvm() -> list[int]:
     return [gateway.proc.pid, *descendants(gateway.proc.pid)]
 
 
-def _cpu(pids: Sequence[int]) -> float:
+def cpu_seconds(pids: Sequence[int]) -> float:
     """Return how many seconds of CPU they have taken, and those of their children that have ended."""
     ticks = 0
     for pid in pids:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 from benchmarks.installed import machine
 from benchmarks.spark_growth import Peak
-from benchmarks.spark_read import CORES, ITEMS, TOPIC
+from benchmarks.spark_read import CORES, ITEMS, TOPIC, cpu_seconds, jvm
 from pawnqueue import SyncPawnQueue
 from pyspark_pawnqueue.datasource import register
 from tools.kit import servers
@@ -59,6 +59,8 @@ class Way:
     packs: bool | None
     """Whether its topic has packs; None: it writes files."""
     seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """Of the JVM and its Python workers."""
     commits: list[float] = field(default_factory=list)
     """How many seconds of them went by from the decision of the write to its end."""
     record: int = 0
@@ -100,12 +102,13 @@ def _round(way: Way, spark: SparkSession, server: S3Server, folder: str) -> None
     with SyncPawnQueue.open(s3=place) as queue:
         queue.create_topic(TOPIC, packs=bool(way.packs))
         with Peak() as peak, _Watch(server, place["bucket_name"]) as watch:
-            started = time.perf_counter()
+            started, used = time.perf_counter(), cpu_seconds(jvm())
             if way.packs is None:
                 frame.write.mode("overwrite").json(folder)
             else:
                 frame.write.format("pawnqueue").options(**options, topic=TOPIC).mode("append").save()
             ended = time.perf_counter()
+            way.cpu.append(cpu_seconds(jvm()) - used)
         assert queue.stats(TOPIC).pending == (0 if way.packs is None else way.rows)  # noqa: S101 - less is not quicker
     way.seconds.append(ended - started)
     way.commits.append(ended - (watch.decided or ended))
@@ -119,17 +122,19 @@ def _print(ways: Sequence[Way]) -> None:
     print(
         f"\n   The median of {len(files.seconds)} rounds, {PARTITIONS} partitions on {CORES} cores. The commit is "
         "a part of the seconds, and\n   the record the write's. Memory is at its peak: of the driver's JVM, and of all "
-        f"workers.\n\n   {'':16} {'rows':>9} {'seconds':>8} {'rows/s':>8} {'of files':>8} {'commit':>8} {'record':>8} "
+        "workers.\n   CPU is theirs, a row, in the best round; the store's is not in it.\n\n"
+        f"   {'':16} {'rows':>9} {'seconds':>8} {'rows/s':>8} {'of files':>8} {'CPU':>8} {'commit':>8} {'record':>8} "
         f"{'JVM':>8} {'workers':>8}"
     )
     for way in ways:
         seconds = statistics.median(way.seconds)
         rate = way.rows / seconds
-        jvm, workers = (f"{size / 2**20:5,.0f} MB" for size in way.memory)
-        commit = f"{statistics.median(way.commits):6.1f} s {way.record / 1024:5,.0f} KB {jvm} {workers}"
-        nothing = f"{'-':>8} {'-':>8} {jvm}"  # no commit, and no Python
+        of_jvm, of_workers = (f"{size / 2**20:5,.0f} MB" for size in way.memory)
+        commit = f"{statistics.median(way.commits):6.1f} s {way.record / 1024:5,.0f} KB {of_jvm} {of_workers}"
+        nothing = f"{'-':>8} {'-':>8} {of_jvm}"  # no commit, and no Python
         print(
-            f"   {way.name:16} {way.rows:9,} {seconds:6.1f} s {rate:8,.0f} {rate / rate_of_files:7.2f}x "
+            f"   {way.name:16} {way.rows:9,} {seconds:6.1f} s {rate:8,.0f} {rate / rate_of_files:7.3f}x "
+            f"{min(way.cpu) / way.rows * 1e6:5.1f} us "
             f"{nothing if way.packs is None else commit}"
         )
     print()
