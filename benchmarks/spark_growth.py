@@ -1,8 +1,8 @@
-"""How it grows: what it takes to publish, claim, plan and read more and more messages on Spark.
+"""How it grows: what it takes to publish, claim, plan, read and ack more and more messages on Spark.
 
-A claim's record names each of its messages, and each renewal and settlement rewrites it. So several claims share a
-large number of messages, and Spark reads all of them at once. ``--claim`` says how many a claim has, and shows what
-a larger one costs.
+The messages are in packs, and a claim has up to a million. With ``--single`` each has an object of its own: the record
+of a claim then names each of its messages, and each renewal and settlement rewrites it, so several claims share a large
+number of messages, and Spark reads all of them at once. ``--claim`` says how many a claim has.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
     from tools.kit.servers import S3Server
 
-SIZES = (1_000, 10_000, 100_000)
-A_CLAIM = 20_000
+SIZES = (10_000, 100_000, 1_000_000)
+SINGLE_SIZES = (1_000, 10_000)
+A_CLAIM, A_SINGLE_CLAIM = 1_000_000, 20_000
 #: Up to so many are read once more through a store that counts, which is slower than the store.
 COUNTED = 10_000
 EVERY = 0.5
@@ -65,6 +66,7 @@ class Row:
     """A message: to publish, to claim, and to read."""
     planned: Planned
     read: float
+    ack: float
     memory: tuple[int, int]
     """At the peak of the reading: of the driver's JVM, and of all Python workers together."""
 
@@ -72,20 +74,23 @@ class Row:
 def run(arguments: Sequence[str] = ()) -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks spark-growth", description=__doc__)
-    parser.add_argument("sizes", nargs="*", type=int, default=SIZES, help=f"how many messages; else {SIZES}")
-    parser.add_argument("--claim", type=int, default=A_CLAIM, help="how many messages a claim has (%(default)s)")
+    parser.add_argument("sizes", nargs="*", type=int, help=f"how many messages; else {SIZES}, or {SINGLE_SIZES}")
+    parser.add_argument("--single", action="store_true", help="an object each, rather than packs")
+    parser.add_argument("--claim", type=int, help=f"how many messages a claim has; else {A_CLAIM}, or {A_SINGLE_CLAIM}")
     asked = parser.parse_args(arguments)
+    sizes = asked.sizes or (SINGLE_SIZES if asked.single else SIZES)
+    most = asked.claim or (A_SINGLE_CLAIM if asked.single else A_CLAIM)
     print(f"   {machine()}", flush=True)
     rows = []
     with servers.seaweedfs() as server, session(f"local[{CORES}]", measured=True) as spark:
         _warm(server, spark)
-        for messages in asked.sizes:
-            rows.append(_measured(server, spark, messages, asked.claim))
-            _print(rows[-1:], head=messages == asked.sizes[0])
+        for messages in sizes:
+            rows.append(_measured(server, spark, messages, most, packs=not asked.single))
+            _print(rows[-1:], head=messages == sizes[0])
     print("\n   All of it:\n")
     _print(rows, head=True)
     print(
-        f"\n   At most {asked.claim:,} messages a claim; Spark reads all claims at once, on {CORES} cores. Requests "
+        f"\n   At most {most:,} messages a claim; Spark reads all claims at once, on {CORES} cores. Requests "
         "are a message's:\n   to publish, to claim (leases, bodies, record), to plan and read (by another read, up to "
         f"{COUNTED:,} messages). Memory is\n   at its peak: the planner's, that of the driver's JVM, and that of all "
         "Python workers.\n"
@@ -96,16 +101,16 @@ def _print(rows: Sequence[Row], *, head: bool) -> None:
     if head:
         print(
             f"   {'messages':>9} {'claims':>6} {'record':>8} {'publish':>8} {'claim':>8} {'plan':>7} {'parts':>5} "
-            f"{'read':>8} {'rows/s':>7} {'requests':>16} {'planner':>8} {'JVM':>8} {'workers':>8}"
+            f"{'read':>8} {'rows/s':>7} {'ack':>6} {'requests':>16} {'planner':>8} {'JVM':>8} {'workers':>8}"
         )
     for row in rows:
         rate = row.messages / row.read
-        told = " ".join("    -" if each is None else f"{each:5.2f}" for each in row.requests)
+        told = " ".join("    -" if each is None else f"{each:5.3g}" for each in row.requests)
         sizes = " ".join(f"{size / 2**20:5,.0f} MB" for size in (row.planned.memory, *row.memory))
         print(
             f"   {row.messages:9,} {row.claims:6} {row.record / 2**20:5.1f} MB {row.publish:6.1f} s {row.claim:6.1f} s "
             f"{row.planned.seconds:5.2f} s {row.planned.partitions:5} {row.read:6.1f} s {rate:7,.0f} "
-            f"{told:>16} {sizes}",
+            f"{row.ack:4.1f} s {told:>16} {sizes}",
             flush=True,
         )
 
@@ -120,11 +125,11 @@ def _warm(server: S3Server, spark: SparkSession) -> None:
     added_up(looked.options(**given).load())
 
 
-def _measured(server: S3Server, spark: SparkSession, messages: int, most: int) -> Row:
+def _measured(server: S3Server, spark: SparkSession, messages: int, most: int, *, packs: bool) -> Row:
     place = server.address(server.make_bucket())
     store = CountingStore(connect(Settings(s3=place).s3))
     with SyncPawnQueue.open(s3=place, store=store) as queue:
-        queue.create_topic(TOPIC, packs=False)
+        queue.create_topic(TOPIC, packs=packs)
         requests, started = store.total, time.perf_counter()
         for first in range(0, messages, A_PUBLISH):
             queue.publish(TOPIC, [payload(number) for number in range(first, min(messages, first + A_PUBLISH))])
@@ -147,19 +152,28 @@ def _measured(server: S3Server, spark: SparkSession, messages: int, most: int) -
         found = added_up(spark.read.format("pawnqueue").options(**given).load())
         read = time.perf_counter() - started_to_read
     assert found == expected  # noqa: S101 - a reader of less is not quicker
+    record = _largest_record(server, place["bucket_name"])
+    to_read = _requests_to_read(server, spark, given, expected) / messages if messages <= COUNTED else None
+    with SyncPawnQueue.open(s3=place) as queue:
+        started_to_ack = time.perf_counter()
+        for each in references:
+            queue.ack(queue.attach(each, payloads=False))
+        ack = time.perf_counter() - started_to_ack
+        assert queue.backlog(TOPIC).pending == 0  # noqa: S101 - as above
     return Row(
         messages=messages,
         claims=len(references),
-        record=_largest_record(server, place["bucket_name"]),
+        record=record,
         publish=published - started,
         claim=claimed - published,
         requests=(
             to_publish / messages,
             to_claim / messages,
-            _requests_to_read(server, spark, given, expected) / messages if messages <= COUNTED else None,
+            to_read,
         ),
         planned=planned,
         read=read,
+        ack=ack,
         memory=(peak.jvm, peak.workers),
     )
 

@@ -46,7 +46,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "spark-write": Subject(
         "A million rows written by Spark: packs, local files, single messages", spark_write.run, takes_arguments=True
     ),
-    "spark-growth": Subject("From 1,000 to 100,000 messages on Spark", spark_growth.run, takes_arguments=True),
+    "spark-growth": Subject("From 10,000 to a million messages on Spark", spark_growth.run, takes_arguments=True),
     "spark-submit-overhead": Subject(
         "What the submit operator adds to spark-submit", spark_submit.run, takes_arguments=True
     ),
