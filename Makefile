@@ -45,6 +45,14 @@ NEXT := .venv-next
 NEXT_PINS := tests/compat/constraints-next.txt
 NEXT_STAMP := $(NEXT)/.installed
 
+# Each supported PySpark in an environment of its own. They have no Airflow, which goes with 4.2.0 alone. So the tests are
+# those that do not import it.
+SPARKS := 4.2.0 4.2.1 4.3.0
+SPARK_VENV := .venv-spark
+SPARK_STAMPS := $(SPARKS:%=$(SPARK_VENV)-%/.installed)
+SPARK_NEEDS := tests/compat/requirements-spark.txt
+SPARK_TESTS = $(shell grep -LE '^ *(from|import) (airflow[. ]|tests\.(spark\.submitted|support\.airflow))' tests/spark/test_*.py)
+
 # The packages of docker-compose.yaml's image, installed without an image, and Debian's packages for its tests.
 COMPOSE := .venv-compose
 COMPOSE_PINS := tools/compose/requirements.txt
@@ -54,7 +62,7 @@ COMPOSE_PACKAGES := docker-compose postgresql socat
 # The programs that the Ceph tests start, each with its Debian package.
 CEPH := ceph-mon=ceph-mon ceph-osd=ceph-osd ceph-mgr=ceph-mgr radosgw=radosgw ceph=ceph-common
 
-.PHONY: help demo demo-queue venv peer lint test test-fast test-spark test-airflow test-compat test-compose test-full test-servers test-store sim bench docs dist release-check constraints clean
+.PHONY: help demo demo-queue venv peer lint test test-fast test-spark test-airflow test-compat test-pyspark test-compose test-full test-servers test-store sim bench docs dist release-check constraints clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -123,7 +131,7 @@ test-airflow: $(STAMP)  ## the tests that start a real Airflow, beside a real S3
 # Warnings of an old Airflow, of its newer libraries and of a pre-release are not this project's to fix. The oldest Airflow
 # starts a watcher only when it has parsed the DAG for the second time, and the tests' Airflow parses an unchanged file only
 # once: so on_arrival is left out. In the newest each asset event is a run: its event trigger has a test of ten minutes.
-test-compat: $(OLD_STAMP) $(NEXT_STAMP)  ## the tests of Airflow's layer, and its DAGs for real, on the oldest supported Airflow and on the newest pre-release
+test-compat: $(OLD_STAMP) $(NEXT_STAMP)  ## test-pyspark, and the tests of Airflow's layer, with its DAGs for real, on the oldest supported Airflow and on the newest pre-release
 	@echo "== tests on $$($(OLD)/bin/python -m pip list 2>/dev/null | grep '^apache-airflow ' | tr -s ' ')"
 	@$(OLD)/bin/python -m pytest -W ignore -m "not airflow" $(OLD_TESTS)
 	@echo "== the example DAGs on it"; $(OLD)/bin/python -m pytest -W ignore -k "not on_arrival" tests/e2e/airflow/test_examples.py
@@ -131,6 +139,19 @@ test-compat: $(OLD_STAMP) $(NEXT_STAMP)  ## the tests of Airflow's layer, and it
 	@$(NEXT)/bin/python -m pytest -W ignore -m "not airflow" $(OLD_TESTS)
 	@echo "== the example DAGs on it"; $(NEXT)/bin/python -m pytest -W ignore tests/e2e/airflow/test_examples.py
 	@echo "== runs that an event trigger starts on it"; $(NEXT)/bin/python -m pytest -W ignore tests/e2e/airflow/test_event_runs.py
+	@$(MAKE) --no-print-directory test-pyspark
+
+test-pyspark: $(SPARK_STAMPS)  ## the tests of Spark on each supported PySpark (SPARKS=4.3.0: on one)
+	@for version in $(SPARKS); do echo "== tests on PySpark $$version"; \
+		$(SPARK_VENV)-$$version/bin/python -m pytest -m "not full" $(SPARK_TESTS); done
+
+$(SPARK_STAMPS): $(SPARK_VENV)-%/.installed: $(PROJECTS) constraints.txt $(SPARK_NEEDS)
+	@echo "== $(@D): PySpark $* and what its tests need (some 50 packages; a minute or two)"
+	@rm -f $@
+	@test -x $(@D)/bin/python || "$(PYTHON)" -m venv $(@D)
+	@grep -v -E '^(pyspark|pyspark-client|py4j)==' constraints.txt >$(@D)/constraints.txt
+	@$(call PIP,$(@D)/bin/python -m pip install --disable-pip-version-check --progress-bar off -c $(@D)/constraints.txt -r $(SPARK_NEEDS) -e tools/engine 'pyspark[connect]==$*')
+	@touch $@
 
 $(OLD_STAMP): $(PROJECTS) $(OLD_PINS)
 	@echo "== $(OLD): the oldest Airflow that is claimed (about 200 packages; a few minutes)"
@@ -208,5 +229,5 @@ constraints:  ## write constraints.txt: the newest versions that work together, 
 	@PYTHON="$(PYTHON)" tools/constraints.sh $(FOR)
 
 clean:  ## remove what the tools left behind, and the virtual environments
-	rm -rf $(VENV) $(PEER) $(OLD) $(NEXT) $(COMPOSE) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .run
+	rm -rf $(VENV) $(PEER) $(OLD) $(NEXT) $(COMPOSE) $(SPARK_VENV)-* build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .run
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
