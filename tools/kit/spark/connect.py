@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
-_START_SECONDS = 90.0
+_START_SECONDS = 150.0
 _CLIENT_SECONDS = 200.0
 
 
