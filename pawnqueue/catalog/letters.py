@@ -42,6 +42,11 @@ class LetterPage:
     """The last key that the listing showed, whether it is ours or not."""
 
 
+def place_before(topic: str, letter_id: str) -> str:
+    """Return a place in the listing that is right before a letter and its reason."""
+    return f"{folder(topic)}{letter_id}"
+
+
 def folder(topic: str) -> str:
     """Return the folder of the topic's dead letters."""
     return f"{topic}/dead-letter/"

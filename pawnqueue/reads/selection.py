@@ -120,7 +120,7 @@ class Selection:
         """Return the place behind which the listing of letters begins, and the key at which it may end; "" for none."""
         if not self.letter_ids:
             return "", ""
-        return f"{letters.folder(topic)}{min(self.letter_ids)}", letters.key_of(topic, max(self.letter_ids))
+        return letters.place_before(topic, min(self.letter_ids)), letters.key_of(topic, max(self.letter_ids))
 
     def may_have_letter(self, letter: ListedLetter) -> bool:
         """Say whether a dead letter may be of this selection, by its id and its date.
