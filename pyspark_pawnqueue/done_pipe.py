@@ -10,6 +10,7 @@ that is done. Nobody but the user can write there.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -37,8 +38,11 @@ class DonePipe:
         folder = _own_folder()
         self._path = folder / f"{stream}.{os.getpid()}"
         coming = folder / f".{self._path.name}"
-        for path in (coming, self._path):
-            path.unlink(missing_ok=True)  # of a former process with the same pid
+        for path in folder.glob("[0-9a-f]*"):
+            pipe = _open_or_remove(path)  # of processes that were killed
+            if pipe is not None:
+                os.close(pipe)
+        coming.unlink(missing_ok=True)  # of a former process with the same pid
         os.mkfifo(coming, 0o600)
         # Opened for both directions, the pipe has no end while no driver writes. It gets its name when it is open:
         # a pipe that nobody has open is removed by those who find it.
@@ -80,17 +84,24 @@ def announce_done(stream: str, batch: int) -> None:
     if not _STREAM.fullmatch(stream):
         return
     for path in _own_folder().glob(f"{stream}.*"):
-        try:
-            pipe = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            path.unlink(missing_ok=True)  # its process was killed
-            continue
-        try:
-            os.write(pipe, b"%d\n" % batch)
-        except BlockingIOError:  # full: the process reads nothing for long, and the next trigger acks
-            pass
-        finally:
+        pipe = _open_or_remove(path)
+        if pipe is not None:
+            with suppress(BlockingIOError):  # full: the process reads nothing for long, and the next trigger acks
+                os.write(pipe, b"%d\n" % batch)
             os.close(pipe)
+
+
+def _open_or_remove(path: Path) -> int | None:
+    """Open a pipe to write into it. Remove one that nobody reads, as its process was killed, and return None."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            path.unlink(missing_ok=True)
+            return None
+        if error.errno == errno.ENOENT:
+            return None  # its process has just ended
+        raise
 
 
 def _own_folder() -> Path:

@@ -109,8 +109,9 @@ def ack_promptly(spark: SparkSession) -> None:
     """Have the streams of this session ack each batch at once, when its sink has it, and not at their next trigger.
 
     Call it once, before or after queries are started. Without it a query with a trigger of ten minutes acks a batch
-    ten minutes later. It listens to the queries' progress, and costs no request. It works on the machine of Spark's
-    driver: a client of Spark Connect on another machine acks at the next trigger.
+    ten minutes later. It listens to the queries' progress, and costs no request. The driver's Python and its JVM
+    have to be on one machine, of one user and with one ``TMPDIR``. So for a client of Spark Connect on another machine
+    it has no effect.
 
     :param spark: the session in which the queries are started.
     """

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.servers, pytest.mark.slow, pytest.mark.timeout(500)]
 
 PAGE = TOP / "docs" / "how-to" / "spark-connect.md"
-#: What else works on a Connect server: the last batch of a query that asks for no other one, and tables that are
-#: written once, of which the client renames the folder.
+#: What else works on a Connect server: the last batch of a query that asks for no other one, or not within an hour; and
+#: tables that are written once, of which the client renames the folder.
 MORE = """
-from pyspark_pawnqueue.jobs import ack_finished
+import time
+from pyspark_pawnqueue.jobs import ack_finished, ack_promptly
 from pyspark_pawnqueue.parquet_once import not_yet_in, write_once
 
 with SyncPawnQueue.open() as queue:
@@ -35,9 +36,20 @@ query = last.trigger(once=True).start()
 query.awaitTermination()
 assert ack_finished(query) == 1
 
+ack_promptly(spark)
+with SyncPawnQueue.open() as queue:
+    queue.publish("orders", [{"order_id": 1001}])
+    query = last.trigger(processingTime="1 hour").start()
+    deadline = time.monotonic() + 100
+    while (left := queue.stats("orders")).pending + left.in_flight and time.monotonic() < deadline:
+        time.sleep(0.2)
+query.stop()
+assert left.pending + left.in_flight == 0, left
+
 rows = spark.range(3).selectExpr("string(id) AS id")
 assert write_once("/data/once", "first", {"orders": rows.limit(1)})
 assert not_yet_in("/data/once", "orders", rows).count() == 2
+spark.stop()  # a client that listens to queries does not end otherwise
 """
 
 
@@ -92,7 +104,8 @@ def test_the_page_runs(tmp_path: Path, server: ConnectServer, settings: Settings
         queue.bury(queue.claim("orders", "test", max_messages=1), reason="no number")
         queue.publish("orders", orders(0, 120))  # a pack, which the claim takes
         queue.publish("orders", orders(120, 10))  # which are left to the stream
-        done = server.run([sys.executable, client], folder=tmp_path, env=variables)
+        where = {"TMPDIR": str(server.data / "local")}  # where ack_promptly finds the server's planning process
+        done = server.run([sys.executable, client], folder=tmp_path, env=variables | where)
         assert done.status == 0, done.output + done.log + server.log
         assert "no number" in done.output
         assert sorted(each.payload["order_id"] for each in queue.peek("invoices", 1000)) == [*range(120)]

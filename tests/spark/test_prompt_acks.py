@@ -106,15 +106,20 @@ class TestPipe:
         assert _pipes() == []
 
     def test_a_pipe_of_a_killed_process_is_removed(self) -> None:
-        """The driver finds that nobody reads it. A stream with a name that is not ours has no pipe."""
+        """The driver finds that nobody reads it, or the next planning process. A stream with another name has none."""
         pipe = DonePipe.open(STREAM, print)
         assert pipe is not None
         (path,) = _pipes()
         pipe.close()
         os.mkfifo(path)
-
         announce_done(STREAM, 1)
         assert _pipes() == []
+
+        os.mkfifo(path)
+        other = DonePipe.open(STREAM.replace("0", "f"), print)
+        assert other is not None
+        assert path not in _pipes()
+        other.close()
         assert DonePipe.open("../x", print) is None
         announce_done("*", 1)
 
