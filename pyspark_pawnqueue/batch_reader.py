@@ -13,8 +13,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from pawnqueue import ConfigError, DeadLetter, PawnQueueError, Portion, Selection, Settings, StoreError, SyncPawnQueue
-from pyspark_pawnqueue.messages_to_rows import RowBuilder, schema_of
-from pyspark_pawnqueue.spark_errors import invalid_argument, raise_spark_errors
+from pyspark_pawnqueue.messages_to_rows import RowBuilder
+from pyspark_pawnqueue.query_columns import checked_columns
+from pyspark_pawnqueue.spark_errors import raise_spark_errors
 from pyspark_pawnqueue.spark_options import SparkOptions
 from pyspark_pawnqueue.topic_selection import selection_of
 
@@ -43,9 +44,9 @@ class BatchReader(DataSourceReader):
     @raise_spark_errors()
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
         self._options = options
+        schema = checked_columns(options, schema)
         self._rows = RowBuilder(schema, dead=not options.has_claim and options.reads_dead_letters())
         options.check_use("read" if options.has_claim else "peek")
-        check_schema(options, schema)
         self._only = None if options.has_claim else selection_of(options, schema.names)
         self._settings = options.settings()
 
@@ -113,18 +114,3 @@ def _explain_missing_keys(settings: Settings) -> Iterator[None]:
             "variables, as the driver has.",
             operation="read",
         ) from None
-
-
-def check_schema(options: SparkOptions, schema: StructType) -> None:
-    """Refuse a query that names its columns twice.
-
-    :raises InvalidArgumentError: the schema is not the one that the options make.
-    """
-    asked = schema_of(options.payload_schema, dead=options.is_dead_mode)
-    given = StructType(schema.fields[: len(asked)]) if options.infers_schema else schema
-    name = "inferSchema" if options.infers_schema else "payloadSchema" if options.payload_schema else ""
-    if name and [(each.name, each.dataType) for each in asked] != [(each.name, each.dataType) for each in given]:
-        raise invalid_argument(
-            f"The query has both .schema(…) and the option {name}: leave out one of them. {name} adds columns to those "
-            "that every message has, and .schema(…) names all columns."
-        )

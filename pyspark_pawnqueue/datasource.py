@@ -32,14 +32,14 @@ class PawnQueueDataSource(DataSource):
     @raise_spark_errors()
     def schema(self) -> StructType:
         """Return the columns that a query reads."""
-        from pyspark_pawnqueue.messages_to_rows import schema_of  # noqa: PLC0415 - as above
+        from pyspark_pawnqueue.query_columns import query_schema  # noqa: PLC0415 - as above
 
         options = SparkOptions.of(self.options)
         if options.infers_schema:
             from pyspark_pawnqueue.schema_inference import infer_schema  # noqa: PLC0415 - as above
 
             return infer_schema(options)
-        return schema_of(options.payload_schema, dead=options.is_dead_mode)
+        return query_schema(options)
 
     @raise_spark_errors()
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal, DecimalException, localcontext
 from functools import partial
+from operator import or_
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from pawnqueue import DeadLetter, Message, MessageColumns
 from pawnqueue.domain.bounds import within_bounds
+from pyspark_pawnqueue.extra_columns import CORRUPT_RECORD, is_extra, rescued_data
 from pyspark_pawnqueue.payload_schema import (
     JSON_TEXT,
     REQUIRED,
@@ -152,9 +154,10 @@ class RowBuilder:
         arrow = to_arrow_schema(self.schema, timezone="UTC")
         corrupt = list(lacking)
         columns: dict[str, pa.Array] = {}
+        unfit_by_column: dict[str, Sequence[bool]] = {}
         for field in self.schema.fields:
             name, kind = field.name.lower(), arrow.field(field.name).type
-            if name == CORRUPT_COLUMN:
+            if name == CORRUPT_COLUMN or is_extra(field):
                 continue  # known once all other columns are built
             if name in _DEAD_LETTER_COLUMNS and self.dead:
                 of_letter = _DEAD_LETTER_COLUMNS[name][1]
@@ -166,15 +169,48 @@ class RowBuilder:
                     corrupt = [was or value is None for was, value in zip(corrupt, values, strict=True)]
             else:
                 values = [payload.get(field.name) for payload in messages.payloads]
-                columns[field.name] = _payload_column(values, field, kind, corrupt)
+                unfit_by_column[field.name] = unfit = [False] * len(messages)
+                columns[field.name] = _payload_column(values, field, kind, unfit)
                 continue
             if any(lacking):
                 values = [None if lacks else value for value, lacks in zip(_listed(values), lacking, strict=True)]
             columns[field.name] = _as_array(values, kind)
+        columns |= self._columns_of_faults(messages, lacking, corrupt, unfit_by_column)
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=arrow)
+
+    def _columns_of_faults(
+        self,
+        messages: MessageColumns,
+        lacking: Sequence[bool],
+        corrupt: Sequence[bool],
+        unfit_by_column: Mapping[str, Sequence[bool]],
+    ) -> dict[str, pa.Array]:
+        """Return the columns that say what the others could not take."""
+        unfit_by_column = {name: unfit for name, unfit in unfit_by_column.items() if True in unfit}
+        for unfit in unfit_by_column.values():
+            corrupt = list(map(or_, corrupt, unfit))
+        columns: dict[str, pa.Array] = {}
         for field in self.schema.fields:
             if field.name.lower() == CORRUPT_COLUMN:
-                columns[field.name] = _as_array(corrupt, arrow.field(field.name).type)
-        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=arrow)
+                columns[field.name] = _as_array(corrupt, pa.bool_())
+            elif CORRUPT_RECORD in field.metadata:
+                flags = zip(messages.payloads, corrupt, lacking, strict=True)
+                texts = [to_json_text(payload) if bad and not lacks else None for payload, bad, lacks in flags]
+                columns[field.name] = pa.array(texts, pa.string())
+            elif is_extra(field):
+                columns[field.name] = self._rescued(messages, unfit_by_column)
+        return columns
+
+    def _rescued(self, messages: MessageColumns, unfit_by_column: Mapping[str, Sequence[bool]]) -> pa.Array:
+        """Return the fields of each payload that have no column, or do not fit theirs, as JSON."""
+        own = reserved_names(dead=self.dead)
+        columns = StructType([each for each in self.schema if each.name.lower() not in own and not is_extra(each)])
+        texts: list[str | None] = []
+        for position, payload in enumerate(messages.payloads):
+            unfit = [name for name, flags in unfit_by_column.items() if flags[position]]
+            left = rescued_data(payload, columns, unfit)
+            texts.append(None if left is None else to_json_text(left))
+        return pa.array(texts, pa.string())
 
 
 #: In place of the message that a dead letter lacks.

@@ -11,6 +11,7 @@ from pyspark.sql import types
 from pyspark.sql.types import DataType, StructField, StructType
 
 from pawnqueue import DeadLetter, Portion, SyncPawnQueue
+from pyspark_pawnqueue.extra_columns import with_extra_columns
 from pyspark_pawnqueue.messages_to_rows import reserved_names, with_payload_columns
 from pyspark_pawnqueue.payload_schema import JSON_TEXT
 from pyspark_pawnqueue.spark_errors import invalid_argument, shorten
@@ -219,8 +220,9 @@ def infer_schema(options: SparkOptions) -> StructType:
     :raises InvalidArgumentError: there is no message to look at.
     """
     most = options.count("samplingMessages") or DEFAULT_SAMPLING_MESSAGES
+    reserved = reserved_names(dead=options.is_dead_mode)
     with SyncPawnQueue.open(options.settings()) as queue:
-        found = infer_columns(_payloads(queue, options, most), reserved_names(dead=options.is_dead_mode))
+        found = infer_columns(_payloads(queue, options, most), reserved)
     what = f"the claim {options.claims()[0].stem}" if options.has_claim and options.claims() else ""
     what = what or ("the claims" if options.has_claim else f"topic {options.topic!r}")
     if not found.messages:
@@ -230,7 +232,8 @@ def infer_schema(options: SparkOptions) -> StructType:
         )
     # A warning is shown where nobody has configured logging, as in the processes in which Spark plans.
     logger.warning("%s", found.sentence(what))
-    return with_payload_columns(found.columns, dead=options.is_dead_mode)
+    schema = with_payload_columns(found.columns, dead=options.is_dead_mode)
+    return with_extra_columns(schema, options, reserved)
 
 
 def _payloads(queue: SyncPawnQueue, options: SparkOptions, most: int) -> Iterator[Mapping[str, Any]]:

@@ -29,6 +29,14 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
         "`true`: the columns are those of the first messages, which are read when the query is planned.",
     ),
     "samplingMessages": ("read, peek, stream", "How many messages `inferSchema` looks at. Default: 1,000."),
+    "columnNameOfCorruptRecord": (
+        "read, peek, stream",
+        "A string column for the payload's text where something in it did not fit; null in other rows.",
+    ),
+    "rescuedDataColumn": (
+        "read, peek, stream",
+        "A string column for the fields that have no column, or do not fit theirs, as a JSON object; null if none.",
+    ),
     "partitions": ("read, peek, stream", "The most partitions. Default: as many as the sizes of the messages need."),
     "maxMessages": ("peek", "The most messages to read, from the head of the topic. Default: all."),
     "createdAfter": (

@@ -44,8 +44,9 @@ from pyspark.sql.types import StructType
 
 from pawnqueue import SyncPawnQueue
 from pawnqueue.domain.claim_terms import HANDED_OVER_TTL_SECONDS
-from pyspark_pawnqueue.batch_reader import PortionPartition, check_schema, read_partition
+from pyspark_pawnqueue.batch_reader import PortionPartition, read_partition
 from pyspark_pawnqueue.messages_to_rows import RowBuilder
+from pyspark_pawnqueue.query_columns import checked_columns
 from pyspark_pawnqueue.spark_errors import invalid_argument, raise_spark_errors
 from pyspark_pawnqueue.spark_options import SparkOptions
 from pyspark_pawnqueue.stream_claims import (
@@ -67,8 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @raise_spark_errors()
     def __init__(self, options: SparkOptions, schema: StructType) -> None:
         options.check_use("stream")
-        self._rows = RowBuilder(schema)
-        check_schema(options, schema)
+        self._rows = RowBuilder(checked_columns(options, schema))
         self._settings = options.settings()
         self._topic = options.topic
         self._consumer = options.text("consumer") or "spark"

@@ -53,10 +53,14 @@ class Shop:
 
     def read(self, *claims: Claim | dict[str, Any], **options: Any) -> DataFrame:
         """Read the format with a claim, or with these options."""
-        found = [as_dict(claim) for claim in claims]
-        if found:
-            options["claim"] = json.dumps(found[0] if len(found) == 1 else found)
+        if claims:
+            options["claim"] = self.option(*claims)
         return self.reader(**options).load()
+
+    def option(self, *claims: Claim | dict[str, Any]) -> str:
+        """Return the value of the option ``claim``."""
+        found = [as_dict(claim) for claim in claims]
+        return json.dumps(found[0] if len(found) == 1 else found)
 
     def reader(self, **options: Any) -> DataFrameReader:
         """Return a reader of the format with these options."""

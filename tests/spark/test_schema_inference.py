@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
+from pawnqueue import MessageColumns
 from pyspark_pawnqueue import schema_inference
 from pyspark_pawnqueue.messages_to_rows import RowBuilder, with_payload_columns
 from pyspark_pawnqueue.schema_inference import (
@@ -40,7 +41,7 @@ def inferred(*payloads: dict[str, Any], reserved: tuple[str, ...] = ()) -> Infer
 
 def read(columns: StructType, payload: dict[str, Any]) -> dict[str, Any]:
     """Return a payload's row."""
-    batch = RowBuilder(with_payload_columns(columns, dead=False)).build([message(payload)])
+    batch = RowBuilder(with_payload_columns(columns, dead=False)).build(MessageColumns.of("orders", [message(payload)]))
     batch.validate(full=True)
     [row] = batch.to_pylist()
     return {name: row[name] for name in [*columns.names, "_corrupt"]}

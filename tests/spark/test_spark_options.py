@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from pawnqueue import ClaimReference, ConfigError, InvalidArgumentError
 from pawnqueue.settings.short_names import names_of_settings
@@ -109,15 +109,17 @@ TOPIC = {**QUEUE, "topic": "orders"}
 def made(use: str, given: dict[str, str]) -> object:
     """Return the reader or writer of such a query."""
     options = SparkOptions.of(given)
+    schema = StructType([*SCHEMA.fields, *([StructField("5", StringType())] if set(EXTRA) & set(given) else [])])
     if use in ("read", "peek"):
-        return BatchReader(options, SCHEMA)
+        return BatchReader(options, schema)
     if use == "stream":
-        return StreamReader(options, SCHEMA)
+        return StreamReader(options, schema)
     return (BatchWriter if use == "batch write" else StreamWriter)(options, ROWS, overwrite=False)
 
 
 INFER = {"inferSchema": "true"}
-OF_READS = ("payloadSchema", "partitions", "inferSchema", "samplingMessages")
+EXTRA = ("columnNameOfCorruptRecord", "rescuedDataColumn")
+OF_READS = ("payloadSchema", "partitions", "inferSchema", "samplingMessages", *EXTRA)
 FOR: dict[str, tuple[dict[str, str], set[str]]] = {
     "read": ({**QUEUE, "claim": CLAIM, **INFER}, {"claim", *OF_READS}),
     "peek": ({**PEEK, **INFER}, {"topic", "mode", *OF_READS, "maxMessages", "createdAfter", "createdBefore"}),
