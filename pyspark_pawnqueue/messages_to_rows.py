@@ -26,7 +26,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, StructField, StructType
 
 from pawnqueue import DeadLetter, Message, MessageColumns
-from pawnqueue.domain.bounds import within_bounds
+from pawnqueue.domain.bounds import LATEST_TIME
 from pyspark_pawnqueue.extra_columns import CORRUPT_RECORD, is_extra, rescued_data
 from pyspark_pawnqueue.payload_schema import (
     JSON_TEXT,
@@ -228,7 +228,9 @@ def _created_at(messages: MessageColumns) -> Sequence[Any] | pa.Array:
             times = pa.array(messages.created_at).cast(pa.timestamp("us", "UTC"))
         except pa.ArrowInvalid:
             return messages.times()
-        if all(within_bounds(bound.as_py()) for bound in pc.min_max(times).values()):
+        # Arrow reads years that Python has not, and times within §1's bounds alone are the publishers'.
+        first, last = (bound.as_py() for bound in pc.min_max(times.view(pa.int64())).values())
+        if first >= 0 and last <= LATEST_TIME * 1_000_000:
             return times
     return messages.times()
 

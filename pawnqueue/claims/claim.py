@@ -16,7 +16,7 @@ from pawnqueue.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from pawnqueue.domain.claim_record import ClaimRecord, Decision
     from pawnqueue.domain.envelope import Envelope
-    from pawnqueue.domain.pack import PackEntry
+    from pawnqueue.domain.pack import Line, PackEntry
     from pawnqueue.registers.register import Versioned
 
 
@@ -78,7 +78,7 @@ Meant: TypeAlias = str | OneMessage | AllOfPack
 
 
 def as_message(  # the fields of an envelope, and where it was found
-    envelope: Envelope | PackEntry, topic: str, name: str, *, deliveries: int, unit: str = ""
+    envelope: Envelope | PackEntry | Line, topic: str, name: str, *, deliveries: int, unit: str = ""
 ) -> Message:
     """Return the message in an envelope, as a consumer is given it.
 

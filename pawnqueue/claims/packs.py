@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from pawnqueue.claims.claim import AllOfPack, LazyMessages, Message, as_message
 from pawnqueue.domain import layout, numbers, pack, share
 from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.object_sizes import max_message_bytes
-from pawnqueue.domain.pack import PackEntry
+from pawnqueue.domain.pack import Line, PackEntry
 from pawnqueue.domain.record import UnreadableRecordError
 from pawnqueue.errors import ObjectTooLargeError, PawnQueueError
 from pawnqueue.runtime.concurrency import SharedWork, for_each
@@ -197,6 +197,18 @@ class ClaimedPack:
         return _deliveries_of(self.shares, self.of)
 
 
+def _parts_of(given: Sequence[int], lines: Sequence[bytes], most_bytes: int) -> Iterator[Sequence[int]]:
+    """Cut numbers of lines into parts of at most this many bytes, or of one line."""
+    start = size = 0
+    for position, number in enumerate(given):
+        size += len(lines[number])
+        if size > most_bytes and position > start:
+            yield given[start:position]
+            start, size = position, len(lines[number])
+    if given:
+        yield given[start:]
+
+
 def _deliveries_of(shares: Sequence[Share], of: int) -> list[int]:
     """Return how often each of these messages of a pack was delivered, in order."""
     if len(shares) == 1:
@@ -300,6 +312,26 @@ class _Turns:
 
 
 @dataclass(frozen=True, slots=True)
+class PackPart:
+    """Some messages of a pack."""
+
+    name: str
+    """The pack's."""
+    entries: Sequence[Line | PackEntry]
+    """What their lines hold."""
+    deliveries: Sequence[int]
+    """How often each was delivered."""
+    size: int
+    """The bytes of their lines."""
+
+    def only(self, positions: Iterable[int]) -> PackPart:
+        """Return some of them, by their positions."""
+        some = list(positions)
+        deliveries = [self.deliveries[each] for each in some]
+        return PackPart(self.name, [self.entries[each] for each in some], deliveries, self.size)
+
+
+@dataclass(frozen=True, slots=True)
 class FetchedPack:
     """The bytes of a pack, and which of its messages a claim has. Reading them takes many times their memory."""
 
@@ -323,27 +355,43 @@ class FetchedPack:
         return turns.found
 
     def read(self) -> ReadPack | Decision:
-        """Read the messages at once, with what they hold, in a thread that has nothing else to do."""
-        turns = _Turns(self._read(with_entries=True))
+        """Read the messages at once, in a thread that has nothing else to do."""
+        turns = _Turns(self._read(with_entries=False))
         for _ in turns:
             pass
         return turns.found
 
-    def read_quickly(self) -> Sequence[pack.Line] | None:
-        """Read the messages, or return None if one of them needs a closer look, or is malformed."""
-        count, given = layout.count_in(self.member.name), self.member.given
-        try:
-            lines = pack.lines_of(self.body, count, "")
-        except UnreadableRecordError:
-            return None
-        if given != numbers.first(count):
-            lines = [lines[number] for number in numbers.each(given)]
-        return pack.read_quickly(lines) if max(map(len, lines), default=0) <= self.most else None
+    def parts(self, most_bytes: int, check: Callable[[ReadPack | Decision], object]) -> Iterator[PackPart]:
+        """Read the messages a part at a time. Leave out what cannot be read.
 
-    @property
-    def deliveries(self) -> list[int]:
-        """How often each of the messages was delivered, in order."""
-        return _deliveries_of(self.member.shares, self.member.given)
+        ⚑ §1: a small object may expand to 64 MiB, and what is read of that may take much more.
+
+        :param most_bytes: how many bytes of lines a part has; one line may have more.
+        :param check: is called with what the whole pack holds, if a line needs a closer look. It may raise.
+        """
+        key = units.key_of(self.topic, self.member.name)
+        try:
+            lines = pack.lines_of(self.body, layout.count_in(self.member.name), key)
+        except UnreadableRecordError:
+            check(self.read())
+            return
+        given = numbers.each(self.member.given)
+        deliveries = dict(zip(given, _deliveries_of(self.member.shares, self.member.given), strict=True))
+        whole: ReadPack | Decision | None = None
+        for part in _parts_of(given, lines, most_bytes):
+            of = part
+            read: Sequence[Line | PackEntry] | None = None
+            if max(len(lines[number]) for number in part) <= self.most:
+                read = pack.read_quickly([lines[number] for number in part])
+            if read is None:
+                if whole is None:
+                    whole = self.read()
+                    check(whole)
+                well = whole.pack.of if isinstance(whole, ReadPack) else 0
+                of = [number for number in part if well >> number & 1]
+                read = [pack.read_entry(lines[number], key) for number in of]
+            size = sum(len(lines[number]) for number in of)
+            yield PackPart(self.member.name, read, [deliveries[number] for number in of], size)
 
     @property
     def published_at(self) -> datetime:

@@ -424,7 +424,7 @@ class ClaimRecord(Record):
     def unsettled(self) -> list[str]:
         """The ids of the members of which not all is decided, in publish order: JSON has sorted them by their ids."""
         left = [uuid for uuid in self.members if uuid not in self.settled]
-        return sorted(left, key=lambda uuid: self.members[uuid].name)
+        return sorted(left, key=lambda uuid: (self.members[uuid].name, layout.range_of(uuid)))
 
     @property
     def messages_left(self) -> dict[str, int]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from pawnqueue.claims.packs import ClaimedPack, FetchedPack, ReadPack
 from pawnqueue.domain.times import instant
 
 if TYPE_CHECKING:
     from pawnqueue.claims.claim import Message
-    from pawnqueue.domain.pack import Line, PackEntry
+    from pawnqueue.claims.packs import PackPart
 
 
 @dataclass(slots=True)
@@ -63,26 +62,13 @@ class MessageColumns:
             self.deliveries.append(message.deliveries)
             self.stored_at.append(message.created_at)
 
-    def add_pack(self, found: ReadPack | FetchedPack, most: int | None = None) -> bool:
-        """Add the messages of a pack, or the first of them.
-
-        :param found: a pack that was read, or one whose lines may all be read quickly. Of another one nothing is added.
-        :return: whether they were added.
-        """
-        read: Sequence[PackEntry | Line] | None
-        pack: ClaimedPack | FetchedPack
-        if isinstance(found, ReadPack):
-            read, pack = found.entries, found.pack
-        else:
-            read, pack = found.read_quickly(), found
-        if read is None:
-            return False
-        entries = read[:most]
+    def add_part(self, part: PackPart, stored_at: datetime) -> None:
+        """Add messages of a pack."""
+        entries = part.entries
         self.ids += [entry.id for entry in entries]
         self.producer_ids += [entry.producer_id for entry in entries]
         self.created_at += [entry.created_at for entry in entries]
         self.payloads += [entry.payload for entry in entries]
         self.headers += [entry.headers for entry in entries]
-        self.deliveries += pack.deliveries[:most]
-        self.stored_at += [pack.published_at] * len(entries)
-        return True
+        self.deliveries += part.deliveries
+        self.stored_at += [stored_at] * len(entries)

@@ -10,14 +10,16 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.letters import ListedLetter
 from pawnqueue.claims.bodies import fetch_members
+from pawnqueue.claims.claim import as_message
 from pawnqueue.claims.claim_reads import looked_at
-from pawnqueue.claims.packs import FetchedPack, ReadPack
+from pawnqueue.claims.packs import FetchedPack, PackPart, ReadPack
 from pawnqueue.domain import layout
 from pawnqueue.domain.claim_record import Decision, Member
 from pawnqueue.domain.identifiers import UnitId
@@ -44,6 +46,8 @@ PACKED_MESSAGE_COST_BYTES: Final = 64
 #: twenty megabytes. Each takes about a second to read, which is much longer than starting a task for it, and no core
 #: waits long for the last portion.
 MAX_PORTION_COST_BYTES: Final = 20 * 1024 * 1024
+#: How many bytes of JSON are read as columns at once. A message may have more.
+MAX_COLUMNS_BYTES: Final = 4 * 1024 * 1024
 #: The first portion of a large topic is small: a query for a few messages often reads no other.
 FIRST_UNITS_OF_TOPIC: Final = 24
 MIN_UNITS_FOR_A_HEAD: Final = 500
@@ -298,26 +302,37 @@ class FetchedPortion:
     def columns(self, at_least: int = 1000) -> Iterator[MessageColumns]:
         """Return the messages as columns, which are made in the caller's thread when they are asked for.
 
-        :param at_least: how many messages there are in each of them, but for the last: the rest of a pack is added.
+        :param at_least: how many messages there are in each of them, unless these are large, but for the last.
         :raises LeaseLostError: a message of the claim was overwritten, and is not a message any more.
         """
-        columns = MessageColumns(self.portion.topic)
-        only = self.portion.only
+        columns, size = MessageColumns(self.portion.topic), 0
         for unit, each in self.units:
-            if isinstance(each, FetchedPack) and only.is_by_message:
-                found = self._checked(unit, each.read())
-                messages = [] if found is None else found.pack.as_messages(found.entries)[: unit.count]
-                columns.add_all(message for message in messages if only.has_message(message))
-            elif isinstance(each, FetchedPack):
-                if not columns.add_pack(each, unit.count) and (found := self._checked(unit, each.read())) is not None:
-                    columns.add_pack(found, unit.count)
-            elif only.has_message(each):
-                columns.add_all([each] if each is not None else [])
+            if isinstance(each, FetchedPack):
+                left = unit.count
+                for part in each.parts(MAX_COLUMNS_BYTES, partial(self._checked, unit)):
+                    if columns and size + part.size > MAX_COLUMNS_BYTES:
+                        yield columns
+                        columns, size = MessageColumns(self.portion.topic), 0
+                    columns.add_part(self._selected(part, left), each.published_at)
+                    left -= len(part.entries)
+                    size += part.size
+            elif each is not None and self.portion.only.has_message(each):
+                columns.add_all([each])
+                size += unit.size
             if len(columns) >= at_least:
                 yield columns
-                columns = MessageColumns(self.portion.topic)
-        if len(columns):
+                columns, size = MessageColumns(self.portion.topic), 0
+        if columns:
             yield columns
+
+    def _selected(self, part: PackPart, most: int) -> PackPart:
+        """Return those of the first messages of a part that are selected."""
+        only, entries = self.portion.only, part.entries[: max(0, most)]
+        if only.is_by_message:
+            told = [as_message(entry, self.portion.topic, part.name, deliveries=0) for entry in entries]
+            wanted = [number for number, message in enumerate(told) if only.has_message(message)]
+            return part.only(wanted)
+        return part if len(entries) == len(part.entries) else part.only(range(len(entries)))
 
     def _checked(self, unit: PlannedUnit, found: ReadPack | Decision) -> ReadPack | None:
         """Return what a pack holds. Of a topic, what is malformed or cannot be read is left out."""

@@ -224,6 +224,25 @@ def test_any_payload_is_told_as_json(payloads: list[dict[str, Any]]) -> None:
 # --- what every message has ---
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0001-01-01T00:00:00.000000+05:00",
+        "0000-01-01T00:00:00.000000+00:00",
+        "9999-12-31T23:00:00.000000-05:00",
+        "1969-12-31T23:59:59.999999+00:00",
+        "9999-01-01T00:00:00.000001+00:00",
+        "2026-02-30T00:00:00.000000+00:00",
+    ],
+)
+def test_a_time_out_of_bounds_is_that_of_the_object(text: str) -> None:
+    """It costs neither the message nor the batch. The other messages have their own times."""
+    found = columns([message({}), message({})])
+    found.created_at = ["2026-03-01T12:30:15.123456+00:00", text]
+    batch = RowBuilder(schema_of("", dead=False)).build(found)
+    assert batch.column("created_at").to_pylist() == [NOW, NOW]
+
+
 def test_the_columns_of_a_message() -> None:
     """The columns have their documented names and types, and times are in UTC."""
     told = message({"b": "ż", "a": [1]}, headers={"x": "1"}, deliveries=3)

@@ -363,6 +363,7 @@ LINES = {
     b'{"id":"a","created_at":"yesterday","payload":{"n":7}}': {"n": 7},
     b'{"id":"a","created_at":"2026-02-30T00:00:00.000000+00:00","payload":{"n":7}}': {"n": 7},
     b'{"id":"a","created_at":"2026-02-03T01:02:03.000004+00:00","payload":{"n":7}}': {"n": 7},
+    b'{"id":"a","created_at":"0001-01-01T00:00:00.000000+05:00","payload":{"n":7}}': {"n": 7},
     b'{"id":"a","headers":{"x":"y"},"producer_id":"p","payload":{"n":7},"mine":[]}': {"n": 7},
     b'{"id":"a","payload":' + b'{"n":' * 600 + b"7" + b"}" * 601: None,
     b"no json": None,
@@ -397,6 +398,25 @@ async def test_columns_of_a_claim_are_its_unsettled_messages(world: World, ann: 
     messages = await ann.queue.read(portion)
     assert messages
     assert table(await ann.queue.fetch(portion)) == [row(message) for message in messages]
+
+
+async def test_slices_of_a_pack_are_read_in_their_order(world: World, ann: Process) -> None:
+    """A pack that was split has its first messages first, and its tenth before its second hundred."""
+    world.plant_pack(20)
+    await ann.queue.requeue(await ann.queue.claim(TOPIC, "c", max_messages=5, ttl=TTL))
+    claim = await ann.queue.claim(TOPIC, "c", max_messages=100, ttl=TTL)
+    portions = await ann.queue.portions(claim.reference)
+    assert shown(await read(ann, portions)) == list(range(20))
+
+
+async def test_large_messages_of_packs_are_made_into_columns_a_few_at_a_time(world: World, ann: Process) -> None:
+    """⚑ §1: small objects may expand to more than memory has room for, one after the other."""
+    line = b'{"id":"a","payload":{"x":"' + b"x" * 10**6 + b'"}}'
+    for _ in range(2):
+        world.plant_lines([line] * 6 + [b'{"id":"b"}'] + [line] * 3)
+        await world.later(1)
+    [portion] = await ann.queue.portions(TOPIC, parts=1)
+    assert [len(columns) for columns in (await ann.queue.fetch(portion)).columns()] == [4, 4, 1, 4, 4, 1]
 
 
 def row(message: Message) -> tuple[Any, ...]:
