@@ -300,6 +300,7 @@ class PawnQueueHook(BaseHook):
     held = _call(SyncPawnQueue.held)
     portions = _call(SyncPawnQueue.portions)
     read = _call(SyncPawnQueue.read)
+    fetch = _call(SyncPawnQueue.fetch)
     look_again = _call(SyncPawnQueue.look_again)
     stage = _call(SyncPawnQueue.stage)
     commit_write = _call(SyncPawnQueue.commit_write)
