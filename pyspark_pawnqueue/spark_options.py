@@ -50,7 +50,10 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
         "peek",
         "Dead letters whose reason is this, or begins with it, as `redrive` takes it. Of others no body is fetched.",
     ),
-    "letterIds": ("peek", "Dead letters with these ids, separated by commas. Others are not fetched."),
+    "letterIds": (
+        "peek",
+        "Dead letters with these ids (`letter_id`, not the message's `id`), with commas. Others are not fetched.",
+    ),
     "maxMessagesPerBatch": ("stream", "The most messages in a micro-batch. Default: 10,000."),
     "maxBytesPerBatch": (
         "stream",
@@ -193,6 +196,8 @@ class SparkOptions:
         if "claim" in self.given and "topic" in self.given:
             raise invalid_argument("A claim knows its topic: give the option claim or the option topic, not both.")
         if "claim" not in self.given and "topic" not in self.given and not os.environ.get(CLAIM_VARIABLE):
+            if "mode" in self.given:
+                _ = self.topic  # raises, as a mode is for topics alone
             raise invalid_argument(
                 'The query does not say what to read: .option("claim", reference) reads the messages of a claim, and '
                 '.option("topic", "orders").option("mode", "peek") looks at those of a topic.'

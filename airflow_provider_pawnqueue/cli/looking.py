@@ -83,6 +83,7 @@ def _message_row(message: Message) -> dict[str, Any]:
 def _letter_row(letter: DeadLetter) -> dict[str, Any]:
     return {
         "id": letter.id,
+        "message_id": None if letter.message is None else letter.message.id,
         "buried_at": letter.buried_at,
         "reason": letter.reason,
         "error": letter.error or letter.fault,

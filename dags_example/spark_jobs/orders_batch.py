@@ -6,6 +6,7 @@ It is submitted with the folder of the results as its argument.
 import sys
 
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import broadcast
 
 from pyspark_pawnqueue.jobs import job_claims, report_failures
 from pyspark_pawnqueue.parquet_once import not_yet_in, write_once
@@ -14,7 +15,7 @@ spark, out, [claim] = SparkSession.builder.getOrCreate(), sys.argv[1], job_claim
 prices = spark.createDataFrame([("apple", 25), ("pear", 40), ("plum", 15)], ["item", "cents"])  # your table
 schema = "order_id long not null, item string, quantity int not null"
 orders = spark.read.format("pawnqueue").option("payloadSchema", schema).load()
-found = orders.join(prices, "item", "left").cache()  # it is used three times
+found = orders.join(broadcast(prices), "item", "left").cache()  # it is used three times
 
 rejected = found.where("_corrupt or cents is null")
 report_failures(claim, rejected.selectExpr("id", "if(_corrupt, 'not an order', 'the item has no price') as reason"))

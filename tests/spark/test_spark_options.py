@@ -90,6 +90,7 @@ def test_a_path_is_told() -> None:
     ("given", "sentence"),
     [
         ({}, "The query does not say what to read"),
+        ({"mode": "dead"}, "The topic is missing"),
         ({"claim": CLAIM, "topic": "orders"}, "claim or the option topic, not both"),
     ],
 )
