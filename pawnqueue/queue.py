@@ -1131,22 +1131,33 @@ class PawnQueue(ForAsyncWith):
         counted = await stats(self._context, topic, packs=record.may_have_packs)
         return replace(counted, paused=record.settings.paused)
 
-    async def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:
+    async def backlog(
+        self, topic: str, at_least: int | None = None, *, claims: bool = False, set_aside: bool = True
+    ) -> Backlog:
         """Count the messages that are claimable, cheaply: one LIST if there are none.
 
         A paused topic has none. Another process's ``pause`` shows within a minute, its ``resume`` within 5 seconds.
 
         :param at_least: stop counting at this many messages.
         :param claims: list the topic's claims too, one LIST for each thousand, if messages are claimable.
+        :param set_aside: count those too that this process could not read, and tries again later.
         """
         checked_flag(claims, "claims", "backlog")
+        checked_flag(set_aside, "set_aside", "backlog")
         enough = math.inf if at_least is None else checked_count(at_least, "at_least", "backlog")
         record = await self._topic(topic, "backlog")
         if record.settings.paused:
             now = await self._known_topics.recent(topic)
             if now is not None and now.settings.paused:
                 return Backlog(0, None, paused=True)
-        return await backlog(self._context, topic, enough, packs=record.may_have_packs, claims=claims)
+        return await backlog(
+            self._context,
+            topic,
+            enough,
+            packs=record.may_have_packs,
+            claims=claims,
+            is_left_out=lambda name: not set_aside and self._claims.is_set_aside(topic, name),
+        )
 
     # --- reading by many processes ---
 

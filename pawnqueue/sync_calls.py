@@ -818,15 +818,18 @@ class SyncCalls(ABC):
         """
         return self.run(lambda queue: queue.stats(topic))
 
-    def backlog(self, topic: str, at_least: int | None = None, *, claims: bool = False) -> Backlog:
+    def backlog(
+        self, topic: str, at_least: int | None = None, *, claims: bool = False, set_aside: bool = True
+    ) -> Backlog:
         """Count the messages that are claimable, cheaply: one LIST if there are none.
 
         A paused topic has none. Another process's ``pause`` shows within a minute, its ``resume`` within 5 seconds.
 
         :param at_least: stop counting at this many messages.
         :param claims: list the topic's claims too, one LIST for each thousand, if messages are claimable.
+        :param set_aside: count those too that this process could not read, and tries again later.
         """
-        return self.run(lambda queue: queue.backlog(topic, at_least, claims=claims))
+        return self.run(lambda queue: queue.backlog(topic, at_least, claims=claims, set_aside=set_aside))
 
     def portions(
         self,

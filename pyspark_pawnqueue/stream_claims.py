@@ -264,10 +264,14 @@ class StreamClaims:
         self._next_look = time.monotonic() + self._queue.settings.polling.interval_seconds
 
     def _has_enough(self) -> bool:
-        """Return whether as many messages wait as a batch is to have, or one of them for long enough."""
+        """Return whether as many messages wait as a batch is to have, or one of them for long enough.
+
+        ⚑ Those do not count that no claim of this process gets now, or each look would find enough because of them.
+        They count when their pause is over: then one look tries them again.
+        """
         if self._limits.min_messages == 1:
             return True  # the claim itself looks
-        found = self._queue.backlog(self._topic, self._limits.min_messages)
+        found = self._queue.backlog(self._topic, self._limits.min_messages, set_aside=False)
         age = found.oldest_age_seconds
         return found.pending >= self._limits.min_messages or (age is not None and age >= self._limits.max_delay_seconds)
 

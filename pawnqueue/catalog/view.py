@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -83,9 +84,15 @@ class TopicView:
     The other units are judged.
     """
 
-    def __init__(self, leases: Iterable[ObjectInfo], now: float) -> None:
-        """Begin with the leases of the topic, which have to be listed before its units, and with the store's time."""
+    def __init__(
+        self, leases: Iterable[ObjectInfo], now: float, is_left_out: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """Begin with the leases of the topic, which have to be listed before its units, and with the store's time.
+
+        :param is_left_out: whether the unit with this name or id is not counted.
+        """
         self._now = layout.timestamp(now)
+        self._is_left_out = is_left_out
         self.counts: dict[State, int] = {"pending": 0, "in_flight": 0, "delayed": 0}
         self.oldest = math.inf
         """When the oldest unit was published, or was due if it was delayed; infinity where there is none."""
@@ -118,6 +125,8 @@ class TopicView:
         """Count what the keys of some units tell."""
         self.strangers += page.strangers
         for unit in page.units:
+            if self._is_left_out(unit.name) or self._is_left_out(unit.id):
+                continue
             stamp = units.claimable_since(unit.name)
             published = math.inf if stamp is None else stamp
             lease = self._leases.get(unit.id)
@@ -136,7 +145,7 @@ class TopicView:
         """Count a pack that is split. Slices without leases are pending: some of their messages may be finished."""
         self._split.add(pack.id)
         begun = [each for each in self._slices[layout.uuid_of(pack.id)] if each != pack.id]
-        for unit_id in begun:
+        for unit_id in itertools.filterfalse(self._is_left_out, begun):
             self._published[unit_id].append(published)
         without_lease = pack.count - sum(sum(_all_of(unit_id, "pending").values()) for unit_id in begun)
         self._count({"pending": max(without_lease, 0)}, published)

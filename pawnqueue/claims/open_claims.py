@@ -435,6 +435,10 @@ class Claims:
         if topic in self._topics:
             self._topics[topic].idle_pauses.look_again(messages)
 
+    def is_set_aside(self, topic: str, name: str) -> bool:
+        """Say whether this process leaves the unit with this name or id alone now, as it could not use it."""
+        return topic in self._topics and name in self._topics[topic].finder.set_aside
+
     def idle_pauses_of(self, topic: str) -> IdlePauses:
         """Return the pauses that all waiting claims of the topic share. They are made on first use."""
         return self._topic(topic).idle_pauses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -90,8 +90,14 @@ async def stats(context: Context, topic: str, *, packs: bool) -> Stats:
     )
 
 
-async def backlog(
-    context: Context, topic: str, at_least: float = math.inf, *, packs: bool, claims: bool = False
+async def backlog(  # noqa: PLR0913 - what is counted, and how far
+    context: Context,
+    topic: str,
+    at_least: float = math.inf,
+    *,
+    packs: bool,
+    claims: bool = False,
+    is_left_out: Callable[[str], bool] = lambda _: False,
 ) -> Backlog:
     """Count the claimable messages: one LIST of an empty topic, else one for each page of messages and of leases.
 
@@ -100,14 +106,17 @@ async def backlog(
     :param at_least: stop listing pages of messages once this many were seen.
     :param packs: whether the topic may have packs. They take one more LIST.
     :param claims: list the claims too, if a message can be claimed.
+    :param is_left_out: whether the unit with this name or id is not counted.
     """
-    counted = await _backlog(context, topic, at_least, packs=packs)
+    counted = await _backlog(context, topic, at_least, packs=packs, is_left_out=is_left_out)
     if not (claims and counted.pending):
         return counted
     return replace(counted, claims=await listed_claims(context, topic))
 
 
-async def _backlog(context: Context, topic: str, at_least: float, *, packs: bool) -> Backlog:
+async def _backlog(
+    context: Context, topic: str, at_least: float, *, packs: bool, is_left_out: Callable[[str], bool]
+) -> Backlog:
     view: TopicView | None = None
     stamp = ""
 
@@ -119,7 +128,7 @@ async def _backlog(context: Context, topic: str, at_least: float, *, packs: bool
         if view is None:
             now = await context.earliest_now()
             stamp = layout.timestamp(now)
-            view = TopicView(await _collect(context.registers.pages(layout.leases(topic))), now)
+            view = TopicView(await _collect(context.registers.pages(layout.leases(topic))), now, is_left_out)
         view.add(page)
         if view.counts["pending"] >= at_least:
             break

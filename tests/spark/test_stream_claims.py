@@ -23,6 +23,7 @@ from pawnqueue import (
 )
 from pawnqueue.claims import bodies
 from pawnqueue.domain.envelope import Envelope
+from pawnqueue.domain.pack import pack_body
 from pawnqueue.stores.port import Expect, Unknown
 from pyspark_pawnqueue import PawnQueueSparkError, stream_claims
 from pyspark_pawnqueue.messages_to_rows import schema_of
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 BEGINNING = first_offset("s")
 MOST = 100
+FUTURE = b'{"id":"z","v":9,"payload":{}}'
 LOSS = "A batch was not acked, so other consumers may receive its messages"
 
 
@@ -81,11 +83,11 @@ class World:
         """Publish some messages."""
         self.queue.publish("orders", [{"number": number} for number in range(count)])
 
-    def overwrite(self, number: int, body: bytes | None) -> str:
+    def overwrite(self, number: int, body: bytes | None, folder: str = "messages") -> str:
         """Overwrite or remove a message. Return its id."""
 
         async def spoil() -> str:
-            keys = [info.key async for page in self.store.below.pages("orders/messages/") for info in page]
+            keys = [info.key async for page in self.store.below.pages(f"orders/{folder}/") for info in page]
             key = keys[number]
             await (self.store.below.delete([key]) if body is None else self.store.below.put(key, body))
             return key[-41:-5]
@@ -475,6 +477,41 @@ def test_a_batch_waits_no_longer_than_was_said(world: World) -> None:
 
     assert time.monotonic() - begun > 1.5
     assert world.counts == (0, 2)
+
+
+@pytest.mark.parametrize("packs", [False, True], ids=["single", "packs"])
+def test_a_message_that_is_set_aside_makes_no_batch_small(world: World, *, packs: bool) -> None:
+    """It is too old at each look, and no claim gets it. The others wait as if it were not there."""
+    world.queue.update_topic("orders", packs=packs)
+    if packs:
+        world.queue.publish("orders", [{"number": number} for number in range(2)], pack=True)
+        world.overwrite(0, pack_body([FUTURE, FUTURE]), "packs")
+    else:
+        world.publish(1)
+        world.overwrite(0, FUTURE)
+    claims = world.process(limits=BatchLimits(min_messages=5, max_delay_seconds=2.0))
+
+    def is_set_aside() -> bool:
+        assert claims.claim_next(BEGINNING, MOST) == BEGINNING
+        return claims._queue.backlog("orders", set_aside=False).pending == 0
+
+    wait_until(is_set_aside, "a look has found out, when it was old enough")
+
+    begun = time.monotonic()
+    for _ in range(4):
+        world.publish(1)
+        assert claims.claim_next(BEGINNING, MOST) == BEGINNING
+    assert time.monotonic() - begun < 2
+    assert world.queue.backlog("orders").pending == (6 if packs else 5), "what is set aside is counted elsewhere"
+    world.publish(1)
+    end = claims.claim_next(BEGINNING, MOST)
+    assert _planned(claims, end) == 5
+    claims.finish(end)
+
+    world.publish(1)
+    assert claims.claim_next(end, MOST) == end
+    wait_until(lambda: claims.claim_next(end, MOST) != end, "it waits no longer than maxDelay")
+    assert world.queue.stats("orders").in_flight == 1
 
 
 def test_what_is_not_new_does_not_wait(world: World) -> None:

@@ -96,3 +96,26 @@ async def test_each_message_under_a_shared_uuid_counts(world: World, ann: Proces
     stats, found = await ann.queue.stats(TOPIC), await ann.queue.backlog(TOPIC)
     assert (stats.in_flight, stats.pending, found.pending) == ((3, 0, 0) if held else (0, 3, 3))
     assert found.oldest_age_seconds == (None if held else pytest.approx(5, abs=1))
+
+
+async def test_what_is_set_aside_counts_unless_it_is_not_wanted(world: World, ann: Process, bob: Process) -> None:
+    """One that this process cannot read is left out by its name, and a slice of a pack by its id."""
+    await ann.queue.publish(TOPIC, [{"n": 0}])
+    world.bucket.plant(units.key_of(TOPIC, world.bucket.below("messages/")[0]), '{"id":"z","v":9,"payload":{}}')
+    await world.later(20)
+    await ann.queue.update_topic(TOPIC, packs=True)
+    await ann.queue.publish(TOPIC, numbered(200), pack=True)
+    assert len(await ann.queue.claim(TOPIC, "c", max_messages=200)) == 200, "the other one is set aside"
+    await ann.queue.publish(TOPIC, numbered(200), pack=True)
+    await ann.queue.requeue(await ann.queue.claim(TOPIC, "c", max_messages=50))
+    every, some = await ann.queue.backlog(TOPIC), await ann.queue.backlog(TOPIC, set_aside=False)
+    assert (every.pending, some.pending) == (201, 200)
+    assert every.oldest_age_seconds == pytest.approx(20, abs=1)
+    assert some.oldest_age_seconds == pytest.approx(0, abs=1)
+    elsewhere = await bob.queue.backlog(TOPIC, set_aside=False)
+    assert elsewhere.oldest_age_seconds == pytest.approx(20, abs=1), "bob has not tried it"
+
+    [piece] = [name.removesuffix(".lease") for name in world.bucket.below("leases/") if ".0-50." in name]
+    ann.queue._claims._topic(TOPIC).finder.set_aside.put(piece, "a fault")
+    assert (await ann.queue.backlog(TOPIC, set_aside=False)).pending == 150
+    assert (await ann.queue.backlog(TOPIC)).pending == 201
