@@ -849,7 +849,8 @@ class SyncCalls(ABC):
         :param parts: how many at most; without it, as many as the messages' sizes are worth.
         :param dead: of a topic, its dead letters instead.
         :param max_messages: of a topic, how many at most, from its head.
-        :param only: of a topic, which of them; ``max_messages`` counts what the listing does not rule out.
+        :param only: of a topic, which of them. ``max_messages`` counts these. If a listing does not tell which they
+            are, there is one portion, which ``read`` reads until it has enough.
         :raises LeaseLostError: the claim has no record any more, was taken over, its time is over, or all of it is
             settled.
         """

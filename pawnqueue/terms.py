@@ -249,6 +249,13 @@ def checked_portion(portion: object, operation: str, *, dead: bool = True) -> Po
             topic=portion.topic,
             operation=operation,
         )
+    if isinstance(portion, Portion) and portion.is_cut_by_reading and operation == "fetch":
+        raise InvalidArgumentError(
+            f"This portion of topic {portion.topic!r} ends after {portion.most:,} selected messages, which only read() "
+            "counts: call read().",
+            topic=portion.topic,
+            operation=operation,
+        )
     if isinstance(portion, Portion):
         return portion
     raise InvalidArgumentError(

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final, cast
 
 import pyarrow as pa
@@ -80,6 +81,9 @@ def read_partition(settings: Settings, rows: RowBuilder, partition: InputPartiti
     executor = ThreadPoolExecutor(1, thread_name_prefix="pawnqueue-ahead")
     with raise_spark_errors(), _explain_missing_keys(settings), executor, SyncPawnQueue.open(settings) as queue:
         left, most = queue.look_again(partition.portion), FIRST_BATCH_MESSAGES
+        # Where only reading tells which messages are selected, they are counted here.
+        wanted = left.most if left.is_cut_by_reading else None
+        left = replace(left, most=None)
         coming: Future[Iterable[pa.RecordBatch]] | None = None
         while left.units or coming is not None:
             fetched = None if coming is None else coming.result()
@@ -88,8 +92,10 @@ def read_partition(settings: Settings, rows: RowBuilder, partition: InputPartiti
                 batch, left = left.split_off(most, BATCH_COST_BYTES)
                 coming = executor.submit(_fetch, queue, rows, batch)
                 most = min(2 * max(most, len(batch)), BATCH_MESSAGES)
-            if fetched is not None:
-                yield from fetched
+            for rows_ in fetched or ():
+                yield rows_ if wanted is None else rows_.slice(0, wanted)
+                if wanted is not None and (wanted := wanted - rows_.num_rows) <= 0:
+                    return
 
 
 def _fetch(queue: SyncPawnQueue, rows: RowBuilder, portion: Portion) -> Iterable[pa.RecordBatch]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyspark.sql import types
 from pyspark.sql.types import DataType, StructField, StructType
 
-from pawnqueue import DeadLetter, Portion, SyncPawnQueue
+from pawnqueue import DeadLetter, Portion, Selection, SyncPawnQueue
 from pyspark_pawnqueue.extra_columns import with_extra_columns
 from pyspark_pawnqueue.messages_to_rows import reserved_names, with_payload_columns
 from pyspark_pawnqueue.payload_schema import JSON_TEXT
@@ -31,7 +31,13 @@ MAX_NAME_CHARACTERS: Final = 255
 #: How many names the log shows of each kind.
 _SHOWN_NAMES: Final = 20
 
+#: Where only reading tells which messages a query selects, this many times the sample is read at most, and no less of
+#: it than of a sample of the default size.
+MAX_READ_SHARE: Final = 20
+
 _LONGS: Final = range(-(2**63), 2**63)
+#: A double has all whole numbers from here to here.
+_WHOLE_DOUBLES: Final = range(-(2**53), 2**53 + 1)
 
 
 # --- what was seen ---
@@ -93,13 +99,17 @@ def _kind_of(value: object) -> str:
     if isinstance(value, bool):
         return "boolean"
     if isinstance(value, int):
-        return "whole number" if value in _LONGS else "number of over 64 bits"
+        if value in _WHOLE_DOUBLES:
+            return "whole number"
+        return "whole number of over 53 bits" if value in _LONGS else "number of over 64 bits"
     return "number" if isinstance(value, float) else "string"
 
 
 _SIMPLE_TYPES: Final[Mapping[frozenset[str], DataType]] = {
     frozenset(["boolean"]): types.BooleanType(),
     frozenset(["whole number"]): types.LongType(),
+    frozenset(["whole number of over 53 bits"]): types.LongType(),
+    frozenset(["whole number", "whole number of over 53 bits"]): types.LongType(),
     frozenset(["number"]): types.DoubleType(),
     frozenset(["whole number", "number"]): types.DoubleType(),
     frozenset(["string"]): types.StringType(),
@@ -143,7 +153,8 @@ def _listed(names: Sequence[str]) -> str:
 def infer_columns(payloads: Iterable[Mapping[str, Any]], reserved: Collection[str]) -> InferredColumns:
     """Return the columns of payloads, sorted by name. The same payloads always have the same columns.
 
-    Whole numbers and others together are doubles. Values of different types, or nested too deeply, become JSON text.
+    Whole numbers and others together are doubles, if a double can have them all. Values of different types, or nested
+    too deeply, become JSON text.
 
     :param reserved: names in lower case that are not columns of payloads.
     """
@@ -226,9 +237,11 @@ def infer_schema(options: SparkOptions) -> StructType:
     what = f"the claim {options.claims()[0].stem}" if options.has_claim and options.claims() else ""
     what = what or ("the claims" if options.has_claim else f"topic {options.topic!r}")
     if not found.messages:
+        only = _selection(options)
+        selected = f" that the options select, among the first {_most_read(most):,}" if only.is_by_content else ""
         raise invalid_argument(
-            f"inferSchema finds no message in {what}: read when it has some, or name the columns by the option "
-            "payloadSchema, which needs no messages."
+            f"inferSchema finds no message in {what}{selected}: read when it has some, or name the columns by the "
+            "option payloadSchema, which needs no messages."
         )
     # A warning is shown where nobody has configured logging, as in the processes in which Spark plans.
     logger.warning("%s", found.sentence(what))
@@ -238,10 +251,13 @@ def infer_schema(options: SparkOptions) -> StructType:
 
 def _payloads(queue: SyncPawnQueue, options: SparkOptions, most: int) -> Iterator[Mapping[str, Any]]:
     """Give the payloads of the first messages, in order, and at most this many."""
+    unread, size = _most_read(most), most
     for portion in _portions(queue, options, most):
         left = portion
-        while left.units:
-            part, left = left.split_off(most)
+        while left.units and unread > 0:
+            part, left = left.split_off(min(size, unread))
+            unread -= len(part)
+            size *= 2
             for each in queue.read(part):
                 message = each.message if isinstance(each, DeadLetter) else each
                 if message is not None:
@@ -256,7 +272,16 @@ def _portions(queue: SyncPawnQueue, options: SparkOptions, most: int) -> Iterato
         for claim in options.claims():
             yield from queue.portions(claim, parts=1)
         return
-    is_dead = options.is_dead_mode
-    # Without a mode it is a stream, or an error that is raised when the reader is made.
-    only = selection_of(options, ["payload"]) if options.text("mode") else None
-    yield from queue.portions(options.topic, parts=1, dead=is_dead, max_messages=most, only=only)
+    only = _selection(options)
+    listed = None if only.is_by_content else most
+    yield from queue.portions(options.topic, parts=1, dead=options.is_dead_mode, max_messages=listed, only=only)
+
+
+def _selection(options: SparkOptions) -> Selection:
+    """Return what the query selects. Without a mode it is a stream, or an error that its reader raises."""
+    return selection_of(options, ["payload"]) if options.text("mode") and not options.has_claim else Selection()
+
+
+def _most_read(most: int) -> int:
+    """Return how many messages are read at most for a sample of this size."""
+    return MAX_READ_SHARE * max(most, DEFAULT_SAMPLING_MESSAGES)

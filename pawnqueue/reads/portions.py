@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pawnqueue.catalog import letters, units
 from pawnqueue.catalog.letters import ListedLetter
@@ -116,7 +116,7 @@ class Portion:
     last: str = ""
     """And ends with this place; "" is the end of the listing."""
     most: int | None = None
-    """It has at most this many messages, from its beginning."""
+    """It has at most this many messages, from its beginning. See :attr:`is_cut_by_reading`."""
     packs: bool = False
     """Without a claim: whether the topic may have packs."""
     only: Selection = EVERYTHING
@@ -135,8 +135,13 @@ class Portion:
                 return replace(self, units=self.units[:position]), replace(self, units=self.units[position:])
         return self, replace(self, units=())
 
+    @property
+    def is_cut_by_reading(self) -> bool:
+        """Whether its objects are more than it has messages: only reading tells which of them are selected."""
+        return self.most is not None and self.only.is_by_content
+
     def __len__(self) -> int:
-        """Count the messages. Packs of a topic may have fewer that are not finished."""
+        """Count the messages. Packs of a topic may have fewer that are not finished, and fewer may be selected."""
         return sum(unit.count for unit in self.units)
 
 
@@ -187,9 +192,13 @@ async def portions_of_topic(  # noqa: PLR0913 - what is cut, and how
 ) -> list[Portion]:
     """Cut the messages of a topic, claimed or not, or its dead letters, into portions, by a LIST.
 
+    A limited number of messages is one portion if only reading tells which of them are selected.
+
     :param packs: whether the topic may have packs. They take one more LIST.
     """
     whole = await refresh_portion(context, Portion(topic, (), is_dead=dead, most=most, packs=packs, only=only))
+    if whole.is_cut_by_reading:
+        return [whole] if whole.units else []
     head, rest = whole.split_off(FIRST_UNITS_OF_TOPIC)
     if parts is not None or len(whole.units) < MIN_UNITS_FOR_A_HEAD:
         return _set_bounds(_cut(whole, parts))
@@ -203,17 +212,18 @@ async def refresh_portion(context: Context, portion: Portion) -> Portion:
     found: list[PlannedUnit] = []
     # A limit may have cut a pack at the end. If it is not counted again, the pack stays cut.
     cut = {unit.name: unit.count for unit in portion.units} if portion.most is None else {}
+    most = None if portion.is_cut_by_reading else portion.most
     count = 0
     async for page, end in _letters(context, portion) if portion.is_dead else _units(context, portion):
         for unit in page:
             left = min(unit.count, cut.get(unit.name, unit.count))
-            if portion.most is not None:
-                left = min(left, portion.most - count)
+            if most is not None:
+                left = min(left, most - count)
             if left > 0 and (not portion.last or _place(portion, unit) <= portion.last):
                 found.append(replace(unit, count=left))
                 count += left
         is_past_its_part = bool(portion.last) and end > portion.last
-        if is_past_its_part or (portion.most is not None and count >= portion.most):
+        if is_past_its_part or (most is not None and count >= most):
             break
     return replace(portion, units=tuple(found))
 
@@ -245,12 +255,25 @@ async def read_portion(context: Context, portion: Portion) -> list[Message] | li
 
     :raises LeaseLostError: a message of the claim does not exist any more, or the claim has ended.
     """
+    if portion.most is not None and portion.is_cut_by_reading:
+        return await _read_selected(context, portion, portion.most)
     if portion.is_dead:
         planned = [
             ListedLetter(UnitId(unit.name), unit.size, unit.written_at) for unit in portion.units if unit.written_at
         ]
         return await read_letters(context, portion.topic, planned, only=portion.only)
     return await (await fetch_portion(context, portion)).messages()
+
+
+async def _read_selected(context: Context, portion: Portion, most: int) -> list[Any]:
+    """Return the first messages that are selected. It reads on, in larger and larger parts, until there are enough."""
+    left, size = replace(portion, most=None), most
+    found: list[Any] = []
+    while left.units and len(found) < most:
+        part, left = left.split_off(size)
+        found += await read_portion(context, part)
+        size *= 2
+    return found[:most]
 
 
 async def fetch_portion(context: Context, portion: Portion) -> FetchedPortion:

@@ -78,6 +78,11 @@ class Selection:
         return any(each is not None for each in (self.buried_after, self.buried_before, self.reason))
 
     @property
+    def is_by_content(self) -> bool:
+        """Whether a LIST does not tell which messages or dead letters are selected."""
+        return self.is_by_message or self.is_by_reason
+
+    @property
     def needs_messages(self) -> bool:
         """Whether the messages of dead letters have to be read."""
         return self.reads_messages or self.is_by_message
@@ -103,7 +108,8 @@ class Selection:
     def may_have(self, unit: Unit) -> bool:
         """Say whether a unit may have messages of this selection, by its name.
 
-        A redriven message is older than its name, so names that are too new rule out packs only.
+        A redriven message is older than its name, so names that are too new rule out packs only. A line of a pack that
+        is over an hour older than its pack's name is left out with it.
         """
         published = units.published_at(unit.name)
         if published is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 
 from pawnqueue import InvalidArgumentError, Selection
@@ -119,6 +120,33 @@ class TestOnSpark:
         options = {"topic": "orders", "mode": "dead", "letterIds": ",".join(ids[1:3])}
         narrow = shop.reader(**options).schema("letter_id string, topic string").load()
         assert sorted(map(tuple, narrow.collect())) == sorted((each, "orders") for each in ids[1:3])
+
+    def test_limits_count_what_is_selected(self, shop: Shop) -> None:
+        """Letters and messages that are not selected do not use up maxMessages, nor the sample of inferSchema."""
+        ids = shop.queue.publish("orders", [{"n": n} for n in range(40)])
+        claim = shop.claim(40)
+        shop.queue.bury(claim, ids[:35], reason="a")
+        shop.queue.bury(claim, ids[35:], reason="wanted")
+        wanted = {"topic": "orders", "mode": "dead", "reason": "wanted", "partitions": 4}
+        frame = shop.read(**wanted, maxMessages=3)
+        assert [frame.count(), frame.count()] == [3, 3]
+        assert {row.letter_id for row in shop.read(**wanted, maxMessages=5).collect()} == set(ids[35:])
+        assert "n" in shop.read(**wanted, inferSchema=True, samplingMessages=3).columns
+        with pytest.raises(PySparkException, match="no message in topic 'orders' that the options select, among the"):
+            shop.read(topic="orders", mode="dead", reason="none", inferSchema=True)
+
+        shop.queue.update_topic("orders", packs=True)
+        shop.publish(20)
+        middle = shop.read(topic="orders", mode="peek").collect()[-1].created_at.astimezone(UTC)
+        shop.queue.publish("orders", [{"n": n} for n in range(150)], pack=True)
+        after = shop.read(topic="orders", mode="peek", createdAfter=(middle + timedelta(microseconds=1)).isoformat())
+        some = shop.read(
+            topic="orders",
+            mode="peek",
+            createdAfter=(middle + timedelta(microseconds=1)).isoformat(),
+            maxMessages=30,
+        )
+        assert [row.id for row in some.collect()] == [row.id for row in after.collect()][:30]
 
     @pytest.mark.usefixtures("pushdown")
     def test_pushdown_changes_nothing(self, shop: Shop) -> None:

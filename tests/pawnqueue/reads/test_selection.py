@@ -215,6 +215,52 @@ async def test_a_store_that_does_not_tell(world: World, ann: Process, key: str) 
         await read(ann, only, dead=True)
 
 
+# --- limits ---
+
+
+async def test_a_limit_counts_what_is_selected(world: World, ann: Process) -> None:
+    """Where a LIST does not tell, reading goes on until there are enough, in one portion."""
+    ids = await buried(world, ann)
+    for only, most, wanted in (
+        (Selection(reason="unfitting"), 1, 1),
+        (Selection(reason="unfitting"), 9, 2),
+        (Selection(buried_before=await now(ann), reason="late"), 2, 2),
+    ):
+        portions = await ann.queue.portions(TOPIC, only=only, dead=True, max_messages=most, parts=3)
+        assert len(portions) == 1
+        found = await ann.queue.read(await ann.queue.look_again(portions[0]))
+        every, _ = await read(ann, only, dead=True)
+        assert found == every[:most]
+        assert len(found) == wanted
+    only = Selection(letter_ids=frozenset(ids[4:]))
+    found, done = await read(ann, only, dead=True, max_messages=1)
+    assert ([letter.id for letter in found], done["GET"]) == ([min(ids[4:])], 2), "the LIST tells"
+
+
+@pytest.mark.parametrize("pack", [False, True])
+async def test_a_limit_of_messages_by_their_times(world: World, ann: Process, *, pack: bool) -> None:
+    """Messages that are too old do not count, nor do the lines of packs."""
+    await ann.queue.update_topic(TOPIC, packs=pack)
+    await ann.queue.publish(TOPIC, numbered(150), pack=pack)
+    await world.later(60)
+    then = await now(ann)
+    await ann.queue.publish(TOPIC, numbered(150), pack=pack)
+    found, done = await read(ann, Selection(created_after=then), max_messages=5)
+    assert numbers(found) == [0, 1, 2, 3, 4]
+    assert done["GET"] == (4 if pack else 155)
+    assert len((await read(ann, Selection(created_after=then), max_messages=500))[0]) == 150
+
+
+async def test_what_only_a_read_counts_is_not_fetched(ann: Process) -> None:
+    """A fetch would have more than the limit says. The error comes before the first request."""
+    await ann.queue.publish(TOPIC, numbered(3))
+    [portion] = await ann.queue.portions(TOPIC, only=Selection(created_before=await now(ann) + HOUR), max_messages=2)
+    with ann.client.counting() as requests, pytest.raises(InvalidArgumentError, match=r"only read\(\) counts"):
+        await ann.queue.fetch(portion)
+    assert not requests
+    assert len(await ann.queue.read(portion)) == 2
+
+
 # --- misuse ---
 
 
