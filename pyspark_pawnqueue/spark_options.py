@@ -38,7 +38,7 @@ OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
         "A string column for the fields that have no column, or do not fit theirs, as a JSON object; null if none.",
     ),
     "partitions": ("read, peek, stream", "The most partitions. Default: as many as the sizes of the messages need."),
-    "maxMessages": ("peek", "The most messages to read, from the head of the topic. Default: all."),
+    "maxMessages": ("peek", "The most of the selected messages to read, from the head of the topic. Default: all."),
     "createdAfter": (
         "peek",
         "Messages created at this time or later, as `2026-03-01T12:00:00Z`. Without a zone it is UTC.",
