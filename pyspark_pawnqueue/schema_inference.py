@@ -258,13 +258,21 @@ def _payloads(queue: SyncPawnQueue, options: SparkOptions, most: int) -> Iterato
             part, left = left.split_off(min(size, unread))
             unread -= len(part)
             size *= 2
-            for each in queue.read(part):
-                message = each.message if isinstance(each, DeadLetter) else each
-                if message is not None:
-                    yield message.payload
-                    most -= 1
+            for payload in _payloads_of(queue, part):
+                yield payload
+                most -= 1
                 if most <= 0:
                     return
+
+
+def _payloads_of(queue: SyncPawnQueue, part: Portion) -> Iterator[Mapping[str, Any]]:
+    """Give the payloads of some messages or dead letters. Those of packs are in memory a few megabytes at a time."""
+    if part.is_dead:
+        letters = (each for each in queue.read(part) if isinstance(each, DeadLetter))
+        yield from (letter.message.payload for letter in letters if letter.message is not None)
+        return
+    for columns in queue.fetch(part).columns():
+        yield from columns.payloads
 
 
 def _portions(queue: SyncPawnQueue, options: SparkOptions, most: int) -> Iterator[Portion]:
