@@ -44,9 +44,11 @@ def test_a_batch(
 
     cents = {"apple": 25, "pear": 40, "plum": 15}
     expected = {order["order_id"]: order["quantity"] * cents[order["item"]] for order in orders(150)}
-    published = [message.payload for message in queue.peek("priced_orders", 1000)]
+    claim = queue.claim("priced_orders", "test", max_messages=1000)
+    published = [message.payload for message in claim]
     assert {payload["order_id"]: payload["cents"] for payload in published} == expected
     assert len(published) == 150
+    queue.ack(claim)  # another example has this topic, too
     assert written(tmp_path / "out", "orders", "order_id") == Counter(range(150))
     assert left_of(queue, "raw_orders") == {"dead": 2}
     [alert] = [text for name, text in airflow.task_logs("orders_batch", run_id).items() if "task_id=alert" in name]
