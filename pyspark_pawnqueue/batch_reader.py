@@ -20,15 +20,15 @@ from pyspark_pawnqueue.spark_errors import raise_spark_errors
 from pyspark_pawnqueue.spark_options import SparkOptions
 from pyspark_pawnqueue.topic_selection import selection_of
 
-#: How many messages a task fetches first. Often no more are wanted, as by ``take(5)``. Then it fetches twice as many as
-#: before, and so on.
+#: How many messages a task fetches first. Often no more are wanted, as by ``take(5)``. Then it fetches four times as
+#: many, and so on.
 FIRST_BATCH_MESSAGES: Final = 8
 #: How many messages are fetched at once, at most. While Spark works on them, the next ones are fetched.
 BATCH_MESSAGES: Final = 32_000
 #: How much a batch costs to fetch at most, as portions count it: a thousand small messages with an object each.
 BATCH_COST_BYTES: Final = 8 * 1024 * 1024
 #: How many messages make an Arrow batch, or one pack, if it has more.
-ARROW_BATCH_MESSAGES: Final = 1000
+ARROW_BATCH_MESSAGES: Final = 4000
 
 
 class PortionPartition(InputPartition):
@@ -91,7 +91,7 @@ def read_partition(settings: Settings, rows: RowBuilder, partition: InputPartiti
             if left.units:
                 batch, left = left.split_off(most, BATCH_COST_BYTES)
                 coming = executor.submit(_fetch, queue, rows, batch)
-                most = min(2 * max(most, len(batch)), BATCH_MESSAGES)
+                most = min(4 * max(most, len(batch)), BATCH_MESSAGES)
             for rows_ in fetched or ():
                 yield rows_ if wanted is None else rows_.slice(0, wanted)
                 if wanted is not None and (wanted := wanted - rows_.num_rows) <= 0:
