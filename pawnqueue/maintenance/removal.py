@@ -373,5 +373,7 @@ def _describe_counts(counts: Mapping[str, int], example: str = "") -> str:
         for what, names in _NAMES_OF_CONTENTS.items()
         if counts.get(what, 0) > 0
     ]
+    # A pack stays until its lease says that all of it is finished, and for a moment longer.
+    parts = parts or ["messages that are finished and not removed yet"]
     contents = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1])))
     return f"{contents} ({example})" if example else contents

@@ -18,7 +18,7 @@ from tests.pawnqueue.hostile.playing import play
 #: How many new worlds a test run plays; ``python -m tests.pawnqueue.hostile`` plays 10,000.
 NEW = 200
 #: Worlds that once were broken. The engine and the forger have changed since, so they may differ now.
-ONCE_BROKEN = (23, 52, 59, 204, 30144)
+ONCE_BROKEN = (23, 52, 59, 204, 30144, 96113934634727, 1795192634000220)
 
 
 @pytest.mark.timeout(600)
