@@ -13,6 +13,7 @@ import multiprocessing
 import resource
 import threading
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -212,11 +213,11 @@ def _plan(given: dict[str, str]) -> Planned:
     return Planned(seconds, len(partitions), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
-class Peak:
-    """The most memory that the JVM of this process, and the Python workers below it, have for the length of a block."""
+class Watch(ABC):
+    """Looks at something again and again, for the length of a block."""
 
-    def __init__(self) -> None:
-        self.jvm = self.workers = 0
+    def __init__(self, every_seconds: float) -> None:
+        self._every_seconds = every_seconds
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -229,12 +230,28 @@ class Peak:
         self._thread.join()
 
     def _watch(self) -> None:
-        while not self._over.wait(EVERY):
-            pids = jvm()
-            java = [pid for pid in pids if _is_java(pid)]
-            workers = [pid for pid in pids if pid not in java]
-            self.jvm = max(self.jvm, memory_bytes(java))
-            self.workers = max(self.workers, memory_bytes(workers))
+        while not self._over.wait(self._every_seconds):
+            self.look()
+
+    @abstractmethod
+    def look(self) -> None:
+        """Look at it once."""
+
+
+class Peak(Watch):
+    """The most memory that the JVM of this process, and the Python workers below it, have for the length of a block."""
+
+    def __init__(self) -> None:
+        super().__init__(EVERY)
+        self.jvm = self.workers = 0
+
+    def look(self) -> None:
+        """Look at the memory that they have now."""
+        pids = jvm()
+        java = [pid for pid in pids if _is_java(pid)]
+        workers = [pid for pid in pids if pid not in java]
+        self.jvm = max(self.jvm, memory_bytes(java))
+        self.workers = max(self.workers, memory_bytes(workers))
 
 
 def _is_java(pid: int) -> bool:

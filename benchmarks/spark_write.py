@@ -11,13 +11,12 @@ import argparse
 import os
 import statistics
 import tempfile
-import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from benchmarks.installed import machine
-from benchmarks.spark_growth import Peak
+from benchmarks.spark_growth import Peak, Watch
 from benchmarks.spark_read import CORES, ITEMS, TOPIC, cpu_seconds, jvm
 from pawnqueue import SyncPawnQueue
 from pyspark_pawnqueue.datasource import register
@@ -101,7 +100,7 @@ def _round(way: Way, spark: SparkSession, server: S3Server, folder: str) -> None
     options = {f"s3.{name}": str(value) for name, value in place.items()}
     with SyncPawnQueue.open(s3=place) as queue:
         queue.create_topic(TOPIC, packs=bool(way.packs))
-        with Peak() as peak, _Watch(server, place["bucket_name"]) as watch:
+        with Peak() as peak, _RecordWatch(server, place["bucket_name"]) as watch:
             started, used = time.perf_counter(), cpu_seconds(jvm())
             if way.packs is None:
                 frame.write.mode("overwrite").json(folder)
@@ -140,28 +139,19 @@ def _print(ways: Sequence[Way]) -> None:
     print()
 
 
-class _Watch:
+class _RecordWatch(Watch):
     """Looks at the record of the only write of a bucket, for the length of a block."""
 
     def __init__(self, server: S3Server, bucket: str) -> None:
+        super().__init__(EVERY_SECONDS)
         self.decided: float | None = None
         self.record = 0
         self._client = server.client()
         self._bucket = bucket
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _look(self) -> None:
-        while not self._over.wait(EVERY_SECONDS):
-            found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{TOPIC}/writes/").get("Contents", ())
-            for record in found:
-                self.decided = self.decided or time.perf_counter()
-                self.record = max(self.record, record["Size"])
+    def look(self) -> None:
+        """Look at the size of the record."""
+        found = self._client.list_objects_v2(Bucket=self._bucket, Prefix=f"{TOPIC}/writes/").get("Contents", ())
+        for record in found:
+            self.decided = self.decided or time.perf_counter()
+            self.record = max(self.record, record["Size"])
